@@ -1,0 +1,158 @@
+"""Infrastructure failures: one tree, one root (CONTRACT, "What this system adds").
+
+Business outcomes (a conflict, an unknown message) are never exceptions: they are
+values, see `feedback.results`. What is raised here says that an answer could not
+be had, and its `disposition` says what may be done about it.
+"""
+
+from enum import StrEnum
+from typing import ClassVar
+
+
+class Disposition(StrEnum):
+    """What the worker does with a command that met a failure."""
+
+    RETRYABLE = "retryable"
+    """Tried again with backoff; the Session's later commands wait behind it."""
+    FINAL = "final"
+    """To the failed registry, from where an operator can retry or drop it."""
+    INTERNAL = "internal"
+    """Nobody is told: the partition's new owner redelivers."""
+
+
+class FeedbackError(Exception):
+    """Root of everything this package raises on purpose."""
+
+    disposition: ClassVar[Disposition] = Disposition.FINAL
+
+    @property
+    def code(self) -> str:
+        """The failure's name in the contract; stands on the wire."""
+        return type(self).__name__
+
+
+class InvalidRequest(FeedbackError):  # noqa: N818 - the contract's names stand
+    """The request is malformed: an unknown member, a wrong type, a string that is not well-formed Unicode.
+
+    `path` points at the member (`$.note`), `reason` says what is wrong with it.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class CommandIdReused(FeedbackError):  # noqa: N818
+    """The command id was used before with another payload. The first effect stands; use a new id."""
+
+
+class CommandExpired(FeedbackError):  # noqa: N818
+    """The command's deadline passed before it could be applied. It never will be: try again with a new id."""
+
+
+class CommandUnknown(FeedbackError):  # noqa: N818
+    """No command of that id is waiting, and no record of one is kept."""
+
+
+class CommandFailed(FeedbackError):  # noqa: N818
+    """The command was refused or broke in a way that has no name in the contract (a foreign or malformed job).
+
+    The message is the worker's; the job lies in RQ's failed registry.
+    """
+
+
+class ShuttingDown(FeedbackError):  # noqa: N818
+    """This process is stopping and takes no more work."""
+
+
+class ResultTimeout(FeedbackError):  # noqa: N818
+    """No answer within the timeout. The command may still be applied.
+
+    Ask again with `result_of(command_id)`, or submit the same command with the same id.
+    """
+
+    disposition = Disposition.RETRYABLE
+
+    def __init__(self, command_id: str, seconds: float) -> None:
+        super().__init__(f"no answer to command {command_id} within {seconds:g} s; ask again by its id")
+        self.command_id = command_id
+        self.seconds = seconds
+
+
+class QueueUnavailable(FeedbackError):  # noqa: N818
+    """The Redis server cannot be reached, refuses the command, or no worker ever set its topology up."""
+
+    disposition = Disposition.RETRYABLE
+
+
+class QueueFull(QueueUnavailable):
+    """The partition's queue is as long as `maxQueued` allows. Nothing was enqueued; try again later."""
+
+
+class StoreUnavailable(FeedbackError):  # noqa: N818
+    """The sidecar store cannot be opened, read or written right now."""
+
+    disposition = Disposition.RETRYABLE
+
+
+class StoreForeign(FeedbackError):  # noqa: N818
+    """The sidecar file is not ours, or a newer program wrote it. Nothing was changed in it."""
+
+
+class Fenced(FeedbackError):  # noqa: N818
+    """Another owner holds a newer epoch of the partition: nothing was committed."""
+
+    disposition = Disposition.INTERNAL
+
+
+class SettingsInvalid(FeedbackError):  # noqa: N818
+    """A setting is missing, malformed, or disagrees with what the deployment already uses."""
+
+
+class LogFailure(FeedbackError):  # noqa: N818
+    """A stored Session log could not answer; `session_id` and `path` say which."""
+
+    def __init__(self, session_id: str, path: str, reason: str) -> None:
+        super().__init__(f"Session {session_id!r}: {reason} ({path})")
+        self.session_id = session_id
+        self.path = path
+        self.reason = reason
+
+
+class LogCorrupt(LogFailure):
+    """The log is damaged in a way that a torn tail does not explain."""
+
+
+class LogFormatUnsupported(LogFailure):
+    """The log's format version is newer than this program, or not one that was ever released."""
+
+    def __init__(self, session_id: str, path: str, version: object) -> None:
+        super().__init__(session_id, path, f"log format version {version} is not supported")
+        self.version = version
+
+
+class LogAmbiguous(LogFailure):
+    """One Session id in two places of the root."""
+
+
+class RowInvalid(LogFailure):
+    """A row is past the size that this reader takes, or its shape is not the format's."""
+
+
+class LogUnreadable(LogFailure):
+    """The log could not be read or fsynced (I/O)."""
+
+    disposition = Disposition.RETRYABLE
+
+
+class FlushUnanswered(FeedbackError):  # noqa: N818
+    """The Session's live owner did not answer a flush request in time."""
+
+    disposition = Disposition.RETRYABLE
+
+
+class FlushFailed(FeedbackError):  # noqa: N818
+    """The Session's live owner could not flush its log."""
+
+    disposition = Disposition.RETRYABLE
