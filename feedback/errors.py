@@ -31,7 +31,7 @@ class FeedbackError(Exception):
         return type(self).__name__
 
 
-class InvalidRequest(FeedbackError):  # noqa: N818 - the contract's names stand
+class InvalidRequest(FeedbackError):
     """The request is malformed: an unknown member, a wrong type, a string that is not well-formed Unicode.
 
     `path` points at the member (`$.note`), `reason` says what is wrong with it.
@@ -43,30 +43,30 @@ class InvalidRequest(FeedbackError):  # noqa: N818 - the contract's names stand
         self.reason = reason
 
 
-class CommandIdReused(FeedbackError):  # noqa: N818
+class CommandIdReused(FeedbackError):
     """The command id was used before with another payload. The first effect stands; use a new id."""
 
 
-class CommandExpired(FeedbackError):  # noqa: N818
+class CommandExpired(FeedbackError):
     """The command's deadline passed before it could be applied. It never will be: try again with a new id."""
 
 
-class CommandUnknown(FeedbackError):  # noqa: N818
+class CommandUnknown(FeedbackError):
     """No command of that id is waiting, and no record of one is kept."""
 
 
-class CommandFailed(FeedbackError):  # noqa: N818
+class CommandFailed(FeedbackError):
     """The command was refused or broke in a way that has no name in the contract (a foreign or malformed job).
 
     The message is the worker's; the job lies in RQ's failed registry.
     """
 
 
-class ShuttingDown(FeedbackError):  # noqa: N818
+class ShuttingDown(FeedbackError):
     """This process is stopping and takes no more work."""
 
 
-class ResultTimeout(FeedbackError):  # noqa: N818
+class ResultTimeout(FeedbackError):
     """No answer within the timeout. The command may still be applied.
 
     Ask again with `result_of(command_id)`, or submit the same command with the same id.
@@ -80,7 +80,7 @@ class ResultTimeout(FeedbackError):  # noqa: N818
         self.seconds = seconds
 
 
-class QueueUnavailable(FeedbackError):  # noqa: N818
+class QueueUnavailable(FeedbackError):
     """The Redis server cannot be reached, refuses the command, or no worker ever set its topology up."""
 
     disposition = Disposition.RETRYABLE
@@ -90,27 +90,27 @@ class QueueFull(QueueUnavailable):
     """The partition's queue is as long as `maxQueued` allows. Nothing was enqueued; try again later."""
 
 
-class StoreUnavailable(FeedbackError):  # noqa: N818
+class StoreUnavailable(FeedbackError):
     """The sidecar store cannot be opened, read or written right now."""
 
     disposition = Disposition.RETRYABLE
 
 
-class StoreForeign(FeedbackError):  # noqa: N818
+class StoreForeign(FeedbackError):
     """The sidecar file is not ours, or a newer program wrote it. Nothing was changed in it."""
 
 
-class Fenced(FeedbackError):  # noqa: N818
+class Fenced(FeedbackError):
     """Another owner holds a newer epoch of the partition: nothing was committed."""
 
     disposition = Disposition.INTERNAL
 
 
-class SettingsInvalid(FeedbackError):  # noqa: N818
+class SettingsInvalid(FeedbackError):
     """A setting is missing, malformed, or disagrees with what the deployment already uses."""
 
 
-class LogFailure(FeedbackError):  # noqa: N818
+class LogFailure(FeedbackError):
     """A stored Session log could not answer; `session_id` and `path` say which."""
 
     def __init__(self, session_id: str, path: str, reason: str) -> None:
@@ -146,13 +146,13 @@ class LogUnreadable(LogFailure):
     disposition = Disposition.RETRYABLE
 
 
-class FlushUnanswered(FeedbackError):  # noqa: N818
+class FlushUnanswered(FeedbackError):
     """The Session's live owner did not answer a flush request in time."""
 
     disposition = Disposition.RETRYABLE
 
 
-class FlushFailed(FeedbackError):  # noqa: N818
+class FlushFailed(FeedbackError):
     """The Session's live owner could not flush its log."""
 
     disposition = Disposition.RETRYABLE

@@ -23,7 +23,7 @@ class Item(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True
 
 
 class SessionIdentity(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Which life of a Session feedback is bound to: the log header's `{createdAt, cwd}` (CONTRACT, "Lifecycle identity").
+    """Which life of a Session feedback is bound to: its header's `{createdAt, cwd}` (CONTRACT, "Lifecycle identity").
 
     `created_at` in milliseconds since the Unix epoch; `cwd` is None when the header has none.
     """

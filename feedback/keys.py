@@ -1,0 +1,94 @@
+"""Every Redis key of this system, and how long each lives. RQ's own keys bear RQ's names.
+
+| key | type | life |
+|---|---|---|
+| topology | hash | for ever; made anew from the store |
+| owners | hash: partition number -> worker id | for ever; one per generation |
+| workers | set of worker ids | dead ones are dropped by whoever notices |
+| session of a worker | string: beat | the lease TTL |
+| wake of a worker | list | WAKE_TTL_S after the last push |
+| claimed | list of job ids | until finished; empty lists do not exist |
+| events | stream, entry id `<sequence>-0` | trimmed by length |
+| checkpoint | hash: partition -> sequence | for ever; one per generation |
+| list cache | hash: revision, body | CACHE_TTL_S after the last write |
+| queries, reply | lists | REPLY_TTL_S |
+"""
+
+import hashlib
+import os
+
+from feedback.partitions import PartitionId
+
+# RQ reads the same variable; both must spell its keys alike.
+_RQ = os.environ.get("RQ_KEY_PREFIX", "rq")
+
+TOPOLOGY = "feedback:topology"
+WORKERS = "feedback:workers"
+QUERIES = "feedback:queries"
+SESSION_PREFIX = "feedback:worker:"
+WAKE_PREFIX = "feedback:wake:"
+RQ_QUEUES = f"{_RQ}:queues"
+RQ_JOB_PREFIX = f"{_RQ}:job:"
+RQ_RESULTS_PREFIX = f"{_RQ}:results:"
+
+WAKE_TTL_S = 60
+REPLY_TTL_S = 60
+CACHE_TTL_S = 24 * 3600
+
+
+def queue_name(partition: PartitionId) -> str:
+    """The RQ queue's name, as `rq info` shows it."""
+    return f"feedback-{partition}"
+
+
+def queue(partition: PartitionId) -> str:
+    return f"{_RQ}:queue:{queue_name(partition)}"
+
+
+def finished_registry(partition: PartitionId) -> str:
+    return f"{_RQ}:finished:{queue_name(partition)}"
+
+
+def failed_registry(partition: PartitionId) -> str:
+    return f"{_RQ}:failed:{queue_name(partition)}"
+
+
+def job(command_id: str) -> str:
+    return RQ_JOB_PREFIX + command_id
+
+
+def results(command_id: str) -> str:
+    return RQ_RESULTS_PREFIX + command_id
+
+
+def claimed(partition: PartitionId) -> str:
+    return f"feedback:claimed:{partition}"
+
+
+def events(partition: PartitionId) -> str:
+    return f"feedback:events:{partition}"
+
+
+def owners(generation: int) -> str:
+    return f"feedback:owners:{generation}"
+
+
+def checkpoint(generation: int) -> str:
+    return f"feedback:checkpoint:{generation}"
+
+
+def worker_session(worker_id: str) -> str:
+    return SESSION_PREFIX + worker_id
+
+
+def wake(worker_id: str) -> str:
+    return WAKE_PREFIX + worker_id
+
+
+def list_cache(session_id: str) -> str:
+    """Session ids are data of any length: the key holds a digest, the body repeats the id."""
+    return "feedback:list:" + hashlib.blake2b(session_id.encode(), digest_size=16).hexdigest()
+
+
+def reply(query_id: str) -> str:
+    return f"feedback:reply:{query_id}"
