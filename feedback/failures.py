@@ -1,0 +1,57 @@
+"""Infrastructure failures on the wire: `{code, message, members}`, so that the caller gets the typed error back."""
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from feedback import errors
+from feedback.errors import CommandFailed, FeedbackError
+
+_KNOWN = {
+    name: value
+    for name, value in vars(errors).items()
+    if isinstance(value, type) and issubclass(value, FeedbackError) and value is not FeedbackError
+}
+
+
+class Failure(Struct, frozen=True):
+    """A failure's name in the contract, its sentence, and its members (strings, numbers, None)."""
+
+    code: str
+    message: str
+    members: dict[str, str | int | float | None] = {}
+
+
+_decoder = msgspec.msgpack.Decoder(Failure)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Describe an exception; one that is not ours keeps its own name."""
+    members = {name: _plain(value) for name, value in vars(error).items() if not name.startswith("_")}
+    code = error.code if isinstance(error, FeedbackError) else type(error).__name__
+    return Failure(code, str(error), members if isinstance(error, FeedbackError) else {})
+
+
+def error_of(failure: Failure) -> FeedbackError:
+    """The typed error again; a name this program does not know becomes `CommandFailed`."""
+    kind = _KNOWN.get(failure.code)
+    if kind is None:
+        return CommandFailed(f"{failure.code}: {failure.message}")
+    error = kind.__new__(kind)
+    Exception.__init__(error, failure.message)
+    vars(error).update(failure.members)
+    return error
+
+
+def encode_failure(failure: Failure) -> bytes:
+    return msgspec.msgpack.encode(failure)
+
+
+def decode_failure(data: bytes) -> Failure:
+    """Raises `msgspec.MsgspecError` for anything that is not a failure."""
+    return _decoder.decode(data)
+
+
+def _plain(value: Any) -> str | int | float | None:
+    return value if value is None or isinstance(value, str | int | float) else repr(value)
