@@ -1,0 +1,113 @@
+"""One deployment's settings, read once at start: flags, then `FEEDBACK_*` variables, then a TOML file.
+
+All processes of a deployment take the same names, so that one file or one set of variables serves them all.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from feedback.commands import MAX_COMMAND_BYTES
+from feedback.errors import SettingsInvalid
+
+ENV_PREFIX = "FEEDBACK_"
+CONFIG_VARIABLE = "FEEDBACK_CONFIG"
+
+Positive = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0)]
+
+# Room for ids, versions and actor beside the note in one command.
+_NOTE_HEADROOM = 64 * 1024
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Names are the flags' and the TOML file's; as variables they are upper case behind `FEEDBACK_`."""
+
+    max_note_bytes: Positive
+    """The bound on a note, in UTF-8 bytes. Required: the contract leaves it to the deployment."""
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    sidecar_url: str = "sqlite:///data/sidecar.sqlite3"
+    """`sqlite:///relative/path` or `sqlite:////absolute/path`."""
+    sessions: str = "data/sessions"
+    """The root under which the Session logs lie."""
+    partitions: Annotated[int, Meta(ge=1, le=4096)] = 32
+    batch_size: Annotated[int, Meta(ge=1, le=4096)] = 256
+    lease_ttl: Annotated[float, Meta(ge=1)] = 5.0
+    """Seconds after which a silent worker's partitions are taken over."""
+    max_attempts: Positive = 10
+    """Tries of a command whose barrier fails retryably, before it goes to the failed registry."""
+    shutdown_grace: Seconds = 10.0
+    """Seconds that a worker may take to finish its batch after SIGTERM."""
+    io_threads: Annotated[int, Meta(ge=1, le=64)] = 8
+    """Logs that a worker reads and fsyncs at the same time."""
+    index_bytes: Positive = 64 * 2**20
+    """Memory for the index of Session logs, in bytes."""
+    result_ttl: Positive = 500
+    """Seconds that an answer stays in Redis; the store keeps it for `command_retention`."""
+    failure_ttl: Positive = 30 * 24 * 3600
+    """Seconds that a failed command stays in RQ's failed registry."""
+    command_retention: Positive = 7 * 24 * 3600
+    """Seconds: no deadline may lie further ahead, and a record is kept for so long past its deadline."""
+    event_retention: Positive = 4096
+    """Events kept per partition in its stream, roughly; the store keeps them for `command_retention`."""
+
+
+def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], config: Path | None = None) -> Settings:
+    """Merge the three sources and check every value.
+
+    `flags` holds what the command line gave, None for "not given". The file is `config`, or what
+    `FEEDBACK_CONFIG` names; without either there is none.
+
+    Raises:
+        SettingsInvalid: naming the setting, where it came from, and what is wrong with it.
+    """
+    named = config or (Path(environ[CONFIG_VARIABLE]) if environ.get(CONFIG_VARIABLE) else None)
+    sources = [("the configuration file", _from_file(named) if named else {})]
+    sources.append(("the environment", _from_environ(environ)))
+    sources.append(("the command line", {name: value for name, value in flags.items() if value is not None}))
+    merged: dict[str, object] = {}
+    origin: dict[str, str] = {}
+    for source, values in sources:
+        merged |= values
+        origin |= dict.fromkeys(values, source)
+    return _checked(merged, origin)
+
+
+def _checked(values: dict[str, object], origin: dict[str, str]) -> Settings:
+    try:
+        settings = msgspec.convert(values, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise SettingsInvalid(_explain(str(error), origin)) from None
+    if settings.max_note_bytes > MAX_COMMAND_BYTES - _NOTE_HEADROOM:
+        raise SettingsInvalid(
+            f"max_note_bytes: at most {MAX_COMMAND_BYTES - _NOTE_HEADROOM}, a command has to fit {MAX_COMMAND_BYTES} bytes"
+        )
+    return settings
+
+
+def _explain(message: str, origin: Mapping[str, str]) -> str:
+    if "missing required field `max_note_bytes`" in message:
+        return "max_note_bytes: not set; give --max-note-bytes or FEEDBACK_MAX_NOTE_BYTES (8192 is a usual bound)"
+    reason, marker, path = message.rpartition(" - at `$.")
+    if not marker:
+        return message
+    name = path.rstrip("`")
+    return f"{name}: {reason} (from {origin.get(name, 'the defaults')})"
+
+
+def _from_environ(environ: Mapping[str, str]) -> dict[str, object]:
+    names = Settings.__struct_fields__
+    return {name: environ[key] for name in names if (key := ENV_PREFIX + name.upper()) in environ}
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsInvalid(f"configuration file {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsInvalid(f"configuration file {path}: {error}") from None
