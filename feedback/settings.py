@@ -84,7 +84,7 @@ def _checked(values: dict[str, object], origin: dict[str, str]) -> Settings:
         raise SettingsInvalid(_explain(str(error), origin)) from None
     if settings.max_note_bytes > MAX_COMMAND_BYTES - _NOTE_HEADROOM:
         raise SettingsInvalid(
-            f"max_note_bytes: at most {MAX_COMMAND_BYTES - _NOTE_HEADROOM}, a command has to fit {MAX_COMMAND_BYTES} bytes"
+            f"max_note_bytes: at most {MAX_COMMAND_BYTES - _NOTE_HEADROOM}, so that a command fits {MAX_COMMAND_BYTES}"
         )
     return settings
 
