@@ -1,0 +1,1 @@
+"""The composition root: the only package in which worker and projections meet."""
