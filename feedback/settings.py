@@ -56,17 +56,25 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Events kept per partition in its stream, roughly; the store keeps them for `command_retention`."""
 
 
-def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], config: Path | None = None) -> Settings:
+def load_settings(
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    config: Path | None = None,
+    *,
+    defaults: Mapping[str, object] | None = None,
+) -> Settings:
     """Merge the three sources and check every value.
 
     `flags` holds what the command line gave, None for "not given". The file is `config`, or what
-    `FEEDBACK_CONFIG` names; without either there is none.
+    `FEEDBACK_CONFIG` names; without either there is none. `defaults` count for what no source names:
+    how the process finds the system that it joins.
 
     Raises:
         SettingsInvalid: naming the setting, where it came from, and what is wrong with it.
     """
     named = config or (Path(environ[CONFIG_VARIABLE]) if environ.get(CONFIG_VARIABLE) else None)
-    sources = [("the configuration file", _from_file(named) if named else {})]
+    sources: list[tuple[str, Mapping[str, object]]] = [("the running system", defaults or {})]
+    sources.append(("the configuration file", _from_file(named) if named else {}))
     sources.append(("the environment", _from_environ(environ)))
     sources.append(("the command line", {name: value for name, value in flags.items() if value is not None}))
     merged: dict[str, object] = {}
