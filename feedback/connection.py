@@ -4,14 +4,19 @@ redis-py repeats a command ten times when its answer got lost. Ours is switched 
 here knows whether its command may be repeated, and for how long (DESIGN, "Queue topology").
 """
 
-from redis import Redis
+from collections.abc import Mapping
+from typing import Any
+
+from redis import ConnectionPool, Redis
 from redis import asyncio as aio
 from redis.asyncio.retry import Retry as AsyncRetry
+from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
+from redis.sentinel import SentinelConnectionPool
 
 from feedback.errors import QueueUnavailable
 
@@ -64,6 +69,44 @@ def connect_async(url: str) -> aio.Redis:
         )
     except ValueError as error:
         raise QueueUnavailable(f"not a Redis URL: {error}") from None
+
+
+def like(client: Redis) -> Redis:
+    """A client of ours to the server of an existing one: own pool, raw answers, no hidden retries.
+
+    A caller's client may decode answers, time out early or retry; none of that suits this protocol.
+    """
+    pool = client.connection_pool
+    if isinstance(pool, SentinelConnectionPool):
+        return client
+    return Redis(
+        connection_pool=ConnectionPool(
+            connection_class=pool.connection_class,
+            **_kwargs_like(pool.connection_kwargs),
+            retry=Retry(NoBackoff(), 0),
+        )
+    )
+
+
+def like_async(client: aio.Redis) -> aio.Redis:
+    """As `like`, for asyncio."""
+    pool = client.connection_pool
+    if isinstance(pool, AsyncSentinelConnectionPool):
+        return client
+    return aio.Redis(
+        connection_pool=aio.ConnectionPool(
+            connection_class=pool.connection_class,
+            **_kwargs_like(pool.connection_kwargs),
+            retry=AsyncRetry(NoBackoff(), 0),
+        )
+    )
+
+
+def _kwargs_like(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    # A pool adds its own run-time state to the kwargs it was given; that must not be shared.
+    run_time = ("maint_notifications", "orig_", "himport_registry", "retry")
+    portable = {name: value for name, value in kwargs.items() if not name.startswith(run_time)}
+    return portable | {"decode_responses": False, "socket_timeout": SOCKET_TIMEOUT_S}
 
 
 def is_passing(error: RedisError) -> bool:

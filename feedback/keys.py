@@ -36,13 +36,23 @@ REPLY_TTL_S = 60
 CACHE_TTL_S = 24 * 3600
 
 
+def queue_name_prefix(generation: int) -> str:
+    """RQ queue names of one generation, up to the partition's number."""
+    return f"feedback-{generation}-"
+
+
 def queue_name(partition: PartitionId) -> str:
     """The RQ queue's name, as `rq info` shows it."""
-    return f"feedback-{partition}"
+    return queue_name_prefix(partition.generation) + str(partition.number)
+
+
+def queue_prefix(generation: int) -> str:
+    """RQ queue keys of one generation, up to the partition's number."""
+    return f"{_RQ}:queue:{queue_name_prefix(generation)}"
 
 
 def queue(partition: PartitionId) -> str:
-    return f"{_RQ}:queue:{queue_name(partition)}"
+    return queue_prefix(partition.generation) + str(partition.number)
 
 
 def finished_registry(partition: PartitionId) -> str:

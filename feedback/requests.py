@@ -19,6 +19,9 @@ from feedback.model import Rating
 
 MAX_ACTOR_BYTES = 256
 
+ExpiresAt: TypeAlias = int | datetime | None
+"""A deadline: milliseconds since the Unix epoch or an aware datetime; None for the default of 24 hours."""
+
 
 class Put(Struct, frozen=True, rename="camel"):
     """Rate one message. `if_version` is the current item's version, or None for "create only".
@@ -34,7 +37,7 @@ class Put(Struct, frozen=True, rename="camel"):
     if_version: str | None = None
     actor: str | None = None
     command_id: str | UUID | None = None
-    expires_at: int | datetime | None = None
+    expires_at: ExpiresAt = None
 
 
 class Delete(Struct, frozen=True, rename="camel"):
@@ -45,7 +48,7 @@ class Delete(Struct, frozen=True, rename="camel"):
     if_version: str | None = None
     actor: str | None = None
     command_id: str | UUID | None = None
-    expires_at: int | datetime | None = None
+    expires_at: ExpiresAt = None
 
 
 Request: TypeAlias = Put | Delete

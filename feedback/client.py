@@ -1,0 +1,141 @@
+"""The client for hosts that run threads."""
+
+import functools
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Concatenate, ParamSpec, Self, TypeVar
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from feedback import connection
+from feedback.errors import ShuttingDown
+from feedback.flows import MAX_QUEUED, Call, Flow, Submitted
+from feedback.operations import DEFAULT_TIMEOUT_S, Operations
+from feedback.requests import Request
+from feedback.results import Result
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _run(
+    operation: Callable[Concatenate[Operations, P], Flow[T]],
+) -> Callable[Concatenate["FeedbackClient", P], T]:
+    """The operation as a method that runs it to its end."""
+
+    @functools.wraps(operation)
+    def method(self: "FeedbackClient", *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._drive(operation(self._operations, *args, **kwargs))  # noqa: SLF001 - becomes its method
+
+    return method
+
+
+class Ticket:
+    """A submitted command: its id, and a way to its answer."""
+
+    def __init__(self, settle: Callable[[Submitted, float], Result], submitted: Submitted) -> None:
+        self._settle = settle
+        self._submitted = submitted
+
+    @property
+    def command_id(self) -> str:
+        """The idempotency key: with it anyone can ask for the answer again."""
+        return self._submitted.command_id
+
+    def result(self, timeout: float = DEFAULT_TIMEOUT_S) -> Result:
+        """Wait for the answer, without polling.
+
+        Raises:
+            ResultTimeout: none came within `timeout` seconds; the command may still be applied.
+            FeedbackError: the command was refused or failed (the contract's typed infrastructure failures).
+        """
+        return self._settle(self._submitted, timeout)
+
+    def __repr__(self) -> str:
+        return f"Ticket({self.command_id})"
+
+
+class FeedbackClient:
+    """Enqueues feedback commands and reads feedback. Safe to share between threads; use as a context manager.
+
+    Results are the contract's (`feedback.results`): a conflict or a missing message is a value, not an
+    exception. Exceptions are infrastructure failures (`feedback.errors`).
+    """
+
+    def __init__(self, redis: Redis, *, max_queued: int = MAX_QUEUED) -> None:
+        """Use the server of an existing redis-py client, which stays the caller's.
+
+        `max_queued` is the length of a partition's queue past which commands are refused (`QueueFull`).
+        """
+        self._redis = connection.like(redis)
+        self._operations = Operations(block_s=connection.BLOCK_S, max_queued=max_queued)
+        self._closed = False
+
+    @classmethod
+    def from_url(cls, url: str, *, max_queued: int = MAX_QUEUED) -> Self:
+        """Connect to `redis://`, `rediss://` or `unix://`; nothing is sent until the first call.
+
+        Raises:
+            QueueUnavailable: the URL is not one.
+        """
+        return cls(connection.connect(url), max_queued=max_queued)
+
+    put = _run(Operations.put)
+    delete = _run(Operations.delete)
+    list = _run(Operations.list)
+    result_of = _run(Operations.result_of)
+
+    def submit(self, command: Request, *, timeout: float = DEFAULT_TIMEOUT_S) -> Ticket:
+        """Enqueue a command without waiting for its answer; `timeout` bounds the enqueueing. Raises as `put`."""
+        (ticket,) = self.submit_many((command,), timeout=timeout)
+        if ticket._submitted.error is not None:  # noqa: SLF001 - a single refusal is said at once
+            raise ticket._submitted.error  # noqa: SLF001
+        return ticket
+
+    def submit_many(self, commands: Iterable[Request], *, timeout: float = DEFAULT_TIMEOUT_S) -> "tuple[Ticket, ...]":
+        """Enqueue commands in order, in few round trips. One that was refused raises at its ticket's `result`.
+
+        Raises:
+            InvalidRequest: one of them is malformed; none was enqueued.
+            QueueUnavailable: the server did not take all of them in time.
+        """
+        submitted = self._drive(self._operations.submit(commands, timeout))
+        return tuple(Ticket(self._settle, one) for one in submitted)
+
+    def close(self) -> None:
+        """Release the connections. Later calls raise `ShuttingDown`."""
+        self._closed = True
+        self._redis.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _settle(self, submitted: Submitted, timeout: float) -> Result:
+        return self._drive(self._operations.settle(submitted, timeout))
+
+    def _drive(self, flow: Flow[T]) -> T:
+        if self._closed:
+            raise ShuttingDown("this client is closed")
+        try:
+            step = next(flow)
+            while True:
+                if isinstance(step, Call):
+                    try:
+                        reply = self._redis.execute_command(*step.args)
+                    except RedisError as error:
+                        step = flow.throw(error)
+                    else:
+                        step = flow.send(reply)
+                else:
+                    time.sleep(step.seconds)
+                    step = next(flow)
+        except StopIteration as end:
+            answer: T = end.value
+            return answer

@@ -1,0 +1,325 @@
+"""The client's protocol, once, without I/O: generators that yield what to do and are sent the reply.
+
+`FeedbackClient` and `AsyncFeedbackClient` drive the same flows; they differ in how they wait. Every
+Redis call in here may be repeated safely, so a lost answer is asked for again until the deadline.
+"""
+
+import random
+import time
+from collections.abc import Callable, Generator, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeAlias, TypeVar
+from uuid import uuid4
+
+import msgspec
+from msgspec import Struct
+from redis.exceptions import NoScriptError, RedisError
+
+from feedback import keys, queries, wire
+from feedback.commands import Command, PutCommand, command_from, digest_of, parse_command_id
+from feedback.connection import BLOCK_S, is_passing
+from feedback.errors import (
+    CommandFailed,
+    CommandIdReused,
+    CommandUnknown,
+    FeedbackError,
+    InvalidRequest,
+    QueueFull,
+    QueueUnavailable,
+    ResultTimeout,
+)
+from feedback.failures import decode_failure, error_of
+from feedback.notes import is_blank, utf8_size
+from feedback.partitions import Topology
+from feedback.requests import Request, check_text
+from feedback.results import NoteBlank, NoteTooLarge, Rejected, Result, at_revision, result_from_builtins
+from feedback.scripting import Script
+
+T = TypeVar("T")
+
+
+class Call(Struct, frozen=True):
+    """Send one Redis command."""
+
+    args: tuple[Any, ...]
+
+
+class Sleep(Struct, frozen=True):
+    """Wait so many seconds."""
+
+    seconds: float
+
+
+Flow: TypeAlias = Generator[Call | Sleep, Any, T]
+
+RETENTION_MS = 7 * 24 * 3600 * 1000
+MAX_QUEUED = 100_000
+MAX_QUERIES = 10_000
+_CHUNK = 256
+_FIRST_CONTACT_S = 2.0
+"""How long a server that never answered is waited for: a wrong URL should be said early."""
+_ASK_AGAIN_S = 2.0
+
+_enqueue = Script("feedback", "enqueue")
+_ask = Script("feedback", "ask")
+
+
+class Submitted(Struct, frozen=True):
+    """What became of one submitted request: on the queue (neither), answered at the boundary, or refused."""
+
+    command_id: str
+    result: Result | None = None
+    error: FeedbackError | None = None
+
+
+class Flows:
+    """One client's state: the topology it knows, and whether the server ever answered."""
+
+    def __init__(
+        self,
+        *,
+        block_s: float = BLOCK_S,
+        max_queued: int = MAX_QUEUED,
+        retention_ms: int = RETENTION_MS,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._block_s = block_s
+        self._max_queued = max_queued
+        self._retention_ms = retention_ms
+        self._clock_ms = clock_ms
+        self._topology: Topology | None = None
+        self._connected = False
+
+    def submit(self, requests: Sequence[Request], deadline: float) -> Flow[list[Submitted]]:
+        """Check all requests, then enqueue them in order; `deadline` on the monotonic clock.
+
+        Raises:
+            InvalidRequest: one of them is malformed; nothing was enqueued.
+            QueueUnavailable: the server did not take them in time.
+        """
+        now_ms = self._clock_ms()
+        commands = [
+            command_from(request, now_ms=now_ms, new_id=str(uuid4()), retention_ms=self._retention_ms)
+            for request in requests
+        ]
+        outcomes: dict[int, Submitted] = {}
+        accepted: list[tuple[int, Command]] = []
+        for index, command in enumerate(commands):
+            refused = yield from self._note_rejection(command, deadline)
+            if refused is None:
+                accepted.append((index, command))
+            else:
+                outcomes[index] = Submitted(command.command_id, result=refused)
+        for start in range(0, len(accepted), _CHUNK):
+            chunk = accepted[start : start + _CHUNK]
+            replies = yield from self._enqueue([command for _, command in chunk], deadline)
+            for (index, command), reply in zip(chunk, replies, strict=True):
+                outcomes[index] = Submitted(command.command_id, error=_refusal(command.command_id, reply))
+        return [outcomes[index] for index in range(len(commands))]
+
+    def wait(self, command_id: str, timeout: float) -> Flow[Result]:
+        """Wait for a command's answer; `timeout` in seconds.
+
+        Raises:
+            ResultTimeout: none came in time.
+            FeedbackError: the command failed; the contract's typed failure.
+        """
+        deadline = time.monotonic() + timeout
+        last = b"0-0"
+        while True:
+            # An answer may lie there already: look at least once, even with no time left.
+            block_ms = max(1, int(1000 * min(self._block_s, deadline - time.monotonic())))
+            stream = keys.results(command_id)
+            reply: Any = yield from self._call(("XREAD", "BLOCK", block_ms, "STREAMS", stream, last), deadline)
+            if entries := _stream_entries(reply):
+                last, fields = entries[-1]
+                result = yield from self._outcome(command_id, fields, deadline)
+                if result is not None:
+                    return result
+            elif time.monotonic() >= deadline:
+                raise ResultTimeout(command_id, timeout)
+
+    def list_feedback(self, session_id: str, at_least: int | None, timeout: float) -> Flow[Result]:
+        """The contract's `list`, answered by the projector.
+
+        Raises:
+            InvalidRequest: `session_id` or `at_least` is malformed.
+            QueueUnavailable: no projector answered in time.
+            FeedbackError: the Session's log or the store could not answer.
+        """
+        if not isinstance(session_id, str):
+            raise InvalidRequest("$.sessionId", f"expected a string, got {type(session_id).__name__}")
+        check_text("$.sessionId", session_id)
+        if at_least is not None and (isinstance(at_least, bool) or not isinstance(at_least, int) or at_least < 0):
+            raise InvalidRequest("atLeast", f"expected a revision (a whole number, 0 or more), got {at_least!r}")
+        query = queries.ListQuery(
+            query_id=uuid4().hex, deadline=self._deadline_ms(timeout), session_id=session_id, at_least=at_least
+        )
+        answer = yield from self._answer(query, timeout)
+        if isinstance(answer, queries.Unknown):
+            raise CommandFailed("the projector does not know this question: upgrade the older side")
+        return _result(answer)
+
+    def outcome(self, command_id: object, timeout: float) -> Flow[Result]:
+        """The answer to a command that was submitted before, by anyone.
+
+        Raises:
+            CommandUnknown: it is neither waiting nor recorded.
+        """
+        known = parse_command_id(command_id)
+        deadline = time.monotonic() + timeout
+        if (yield from self._call(("EXISTS", keys.job(known), keys.results(known)), deadline)):
+            return (yield from self.wait(known, timeout))
+        query = queries.OutcomeQuery(query_id=uuid4().hex, deadline=self._deadline_ms(timeout), command_id=known)
+        answer = yield from self._answer(query, timeout)
+        if isinstance(answer, queries.Unknown):
+            raise CommandUnknown(f"command {known} is neither waiting nor recorded")
+        return _result(answer)
+
+    def _note_rejection(self, command: Command, deadline: float) -> Flow[Result | None]:
+        """The contract's rule 2, at the boundary: a refused note is never sent anywhere."""
+        if not isinstance(command, PutCommand) or command.note is None:
+            return None
+        if is_blank(command.note):
+            return Rejected(error=NoteBlank())
+        size = utf8_size(command.note)
+        topology = yield from self._known_topology(deadline)
+        if size > topology.max_note_bytes:
+            # The bound may have been raised since we asked.
+            topology = yield from self._load_topology(deadline)
+        if size > topology.max_note_bytes:
+            return Rejected(error=NoteTooLarge(max_bytes=topology.max_note_bytes, actual_bytes=size))
+        return None
+
+    def _enqueue(self, commands: Sequence[Command], deadline: float) -> Flow[list[bytes]]:
+        encoded = [
+            (command.command_id, wire.encode_job(command), digest_of(command), wire.describe(command))
+            for command in commands
+        ]
+        while True:
+            topology = yield from self._known_topology(deadline)
+            args: list[Any] = [
+                topology.generation,
+                topology.partitions,
+                self._max_queued,
+                datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+                keys.RQ_JOB_PREFIX,
+                keys.queue_prefix(topology.generation),
+                keys.queue_name_prefix(topology.generation),
+                keys.owners(topology.generation),
+                keys.WAKE_PREFIX,
+                keys.WAKE_TTL_S,
+            ]
+            for command, (command_id, data, digest, description) in zip(commands, encoded, strict=True):
+                args += (command_id, topology.partition_of(command.session_id).number, data, digest, description)
+            reply = yield from self._script(_enqueue, (keys.TOPOLOGY, keys.RQ_QUEUES), args, deadline)
+            if isinstance(reply, list):
+                return reply
+            yield from self._load_topology(deadline)
+
+    def _known_topology(self, deadline: float) -> Flow[Topology]:
+        return self._topology or (yield from self._load_topology(deadline))
+
+    def _load_topology(self, deadline: float) -> Flow[Topology]:
+        delay = 0.02
+        while True:
+            reply = yield from self._call(
+                ("HMGET", keys.TOPOLOGY, "generation", "partitions", "max_note_bytes"), deadline
+            )
+            if None not in reply:
+                generation, partitions, max_note_bytes = map(int, reply)
+                self._topology = Topology(generation=generation, partitions=partitions, max_note_bytes=max_note_bytes)
+                return self._topology
+            if time.monotonic() + delay > deadline:
+                raise QueueUnavailable("no worker has set this server up yet: start one (`feedback worker`)")
+            yield Sleep(delay)
+            delay = min(2 * delay, 0.5)
+
+    def _answer(self, query: queries.Query, timeout: float) -> Flow[queries.Answer]:
+        deadline = time.monotonic() + timeout
+        document = queries.encode_query(query)
+        while True:
+            taken = yield from self._script(_ask, (keys.QUERIES,), (document, MAX_QUERIES, keys.REPLY_TTL_S), deadline)
+            patience = min(self._block_s, _ASK_AGAIN_S, deadline - time.monotonic()) if taken else 0
+            if patience > 0:
+                reply = yield from self._call(("BLPOP", keys.reply(query.query_id), f"{patience:.3f}"), deadline)
+                if reply is not None:
+                    return queries.decode_answer(reply[1])
+            else:
+                yield Sleep(0.1)
+            if time.monotonic() >= deadline:
+                raise QueueUnavailable(f"no projector answered within {timeout:g} s; is `feedback projector` running?")
+
+    def _outcome(self, command_id: str, fields: dict[bytes, bytes], deadline: float) -> Flow[Result | None]:
+        """A result stream's entry as a result; None when the command was requeued since it failed."""
+        if fields.get(b"type") == b"1":
+            try:
+                result = wire.decode_result(fields[b"return_value"])
+            except (ValueError, KeyError, msgspec.MsgspecError) as error:
+                raise CommandFailed(f"the answer to {command_id} is not one of the contract's: {error}") from None
+            # A stock RQ worker writes the stream itself; our job function then left the revision in the hash.
+            revision = fields.get(b"revision") or (
+                yield from self._call(("HGET", keys.job(command_id), "revision"), deadline)
+            )
+            return at_revision(result, int(revision) if revision is not None else None)
+        status, failure = yield from self._call(("HMGET", keys.job(command_id), "status", "failure"), deadline)
+        if status in (b"queued", b"started"):
+            return None
+        if failure is None:
+            raise CommandFailed(f"command {command_id} failed; see the job in RQ's failed registry")
+        try:
+            raise error_of(decode_failure(failure))
+        except msgspec.MsgspecError as error:
+            raise CommandFailed(f"command {command_id} failed in a way that is not readable: {error}") from None
+
+    def _script(self, script: Script, names: Sequence[str], args: Sequence[Any], deadline: float) -> Flow[Any]:
+        try:
+            return (yield from self._call(script.by_digest(names, args), deadline))
+        except NoScriptError:
+            return (yield from self._call(script.by_source(names, args), deadline))
+
+    def _call(self, args: tuple[Any, ...], deadline: float) -> Flow[Any]:
+        """One command, sent again while its answer is missing and there is time."""
+        if not self._connected:
+            deadline = min(deadline, time.monotonic() + _FIRST_CONTACT_S)
+        delay = 0.01
+        while True:
+            try:
+                reply = yield Call(args)
+            except NoScriptError:
+                raise
+            except RedisError as error:
+                if not is_passing(error) or time.monotonic() + delay > deadline:
+                    raise QueueUnavailable(f"Redis: {error}") from error
+            else:
+                self._connected = True
+                return reply
+            yield Sleep(delay * random.uniform(0.5, 1))  # noqa: S311 - jitter, not a secret
+            delay = min(2 * delay, 1.0)
+
+    def _deadline_ms(self, timeout: float) -> int:
+        return time.time_ns() // 1_000_000 + int(1000 * timeout)
+
+
+def _refusal(command_id: str, outcome: bytes) -> FeedbackError | None:
+    if outcome in (b"reused", "reused"):
+        return CommandIdReused(f"command id {command_id} was used with another payload; use a new id")
+    if outcome in (b"full", "full"):
+        return QueueFull("the Session's queue is full; nothing was enqueued, try again later")
+    return None
+
+
+def _result(answer: queries.Answered | queries.Failed) -> Result:
+    if isinstance(answer, queries.Failed):
+        raise error_of(answer.failure)
+    return at_revision(result_from_builtins(answer.result), answer.revision)
+
+
+def _stream_entries(reply: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    """One stream's entries from XREAD's reply, which RESP2 gives as pairs and RESP3 as a map."""
+    if not reply:
+        return []
+    entries = next(iter(reply.values())) if isinstance(reply, dict) else reply[0][1]
+    # RESP3 through redis-py wraps a stream's entries in one more list.
+    flat = entries[0] if entries and isinstance(entries[0], list) else entries
+    return [(entry_id, fields) for entry_id, fields in flat]

@@ -1,0 +1,44 @@
+-- Enqueue commands as RQ jobs, in order, each at most once while its job exists. Safe to repeat.
+--
+-- KEYS[1] topology hash        KEYS[2] RQ's set of queues
+-- ARGV[1] generation           ARGV[2] partitions       (what the caller computed with)
+-- ARGV[3] longest queue allowed                         ARGV[4] now, as RQ writes times
+-- ARGV[5] RQ job key prefix    ARGV[6] queue key prefix ARGV[7] queue name prefix
+-- ARGV[8] owners hash          ARGV[9] wake list prefix ARGV[10] wake TTL in seconds
+-- then per command: id, partition number, job data, digest, description
+--
+-- Reply: "stale" when the topology is another one (nothing was enqueued), else a list with one of
+-- "enqueued", "known" (the job exists, same payload), "reused" (another payload), "full" per command.
+local topology = redis.call('HMGET', KEYS[1], 'generation', 'partitions')
+if topology[1] ~= ARGV[1] or topology[2] ~= ARGV[2] then
+  return 'stale'
+end
+local limit = tonumber(ARGV[3])
+local outcomes = {}
+for i = 11, #ARGV, 5 do
+  local id, partition, digest = ARGV[i], ARGV[i + 1], ARGV[i + 3]
+  local job, queue = ARGV[5] .. id, ARGV[6] .. partition
+  local outcome
+  if redis.call('EXISTS', job) == 1 then
+    local known = redis.call('HGET', job, 'digest')
+    outcome = (known and known ~= digest) and 'reused' or 'known'
+  elseif redis.call('LLEN', queue) >= limit then
+    outcome = 'full'
+  else
+    redis.call('HSET', job, 'data', ARGV[i + 2], 'digest', digest, 'status', 'queued',
+      'origin', ARGV[7] .. partition, 'description', ARGV[i + 4],
+      'created_at', ARGV[4], 'enqueued_at', ARGV[4])
+    -- A queue that was empty may have an idle owner: ring its bell.
+    if redis.call('RPUSH', queue, id) == 1 then
+      redis.call('SADD', KEYS[2], queue)
+      local owner = redis.call('HGET', ARGV[8], partition)
+      if owner then
+        redis.call('RPUSH', ARGV[9] .. owner, partition)
+        redis.call('EXPIRE', ARGV[9] .. owner, ARGV[10])
+      end
+    end
+    outcome = 'enqueued'
+  end
+  outcomes[#outcomes + 1] = outcome
+end
+return outcomes
