@@ -26,8 +26,8 @@ def _awaited(
     """The operation as a coroutine method."""
 
     @functools.wraps(operation)
-    async def method(self: "AsyncFeedbackClient", *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._drive(operation(self._operations, *args, **kwargs))  # noqa: SLF001 - becomes its method
+    async def method(self: "AsyncFeedbackClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._drive(operation(self._operations, *args, **kwargs))
 
     return method
 
@@ -44,7 +44,7 @@ class AsyncTicket:
         """The idempotency key: with it anyone can ask for the answer again."""
         return self._submitted.command_id
 
-    async def result(self, timeout: float = DEFAULT_TIMEOUT_S) -> Result:  # noqa: ASYNC109 - as the sync one
+    async def result(self, timeout: float = DEFAULT_TIMEOUT_S) -> Result:
         """Wait for the answer. Raises as `feedback.client.Ticket.result`."""
         return await self._settle(self._submitted, timeout)
 
@@ -75,7 +75,7 @@ class AsyncFeedbackClient:
     list = _awaited(Operations.list)
     result_of = _awaited(Operations.result_of)
 
-    async def submit(self, command: Request, *, timeout: float = DEFAULT_TIMEOUT_S) -> AsyncTicket:  # noqa: ASYNC109
+    async def submit(self, command: Request, *, timeout: float = DEFAULT_TIMEOUT_S) -> AsyncTicket:
         """Enqueue a command without waiting for its answer; `timeout` bounds the enqueueing. Raises as `put`."""
         (ticket,) = await self.submit_many((command,), timeout=timeout)
         if ticket._submitted.error is not None:  # noqa: SLF001 - a single refusal is said at once
@@ -86,7 +86,7 @@ class AsyncFeedbackClient:
         self,
         commands: Iterable[Request],
         *,
-        timeout: float = DEFAULT_TIMEOUT_S,  # noqa: ASYNC109
+        timeout: float = DEFAULT_TIMEOUT_S,
     ) -> "tuple[AsyncTicket, ...]":
         """Enqueue commands in order, in few round trips. One that was refused raises at its ticket's `result`."""
         submitted = await self._drive(self._operations.submit(commands, timeout))
@@ -105,7 +105,7 @@ class AsyncFeedbackClient:
     ) -> None:
         await self.close()
 
-    async def _settle(self, submitted: Submitted, timeout: float) -> Result:  # noqa: ASYNC109
+    async def _settle(self, submitted: Submitted, timeout: float) -> Result:
         return await self._drive(self._operations.settle(submitted, timeout))
 
     async def _drive(self, flow: Flow[T]) -> T:

@@ -26,8 +26,8 @@ def _run(
     """The operation as a method that runs it to its end."""
 
     @functools.wraps(operation)
-    def method(self: "FeedbackClient", *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._drive(operation(self._operations, *args, **kwargs))  # noqa: SLF001 - becomes its method
+    def method(self: "FeedbackClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._drive(operation(self._operations, *args, **kwargs))
 
     return method
 
