@@ -1,0 +1,47 @@
+-- Claim waiting commands of several partitions. Safe to repeat: what an answer that got lost had claimed
+-- lies behind the `held` commands that the worker knows of, and is given out again before anything else.
+--
+-- KEYS[1] owners hash, then per partition: queue, claimed list
+-- ARGV[1] worker id   ARGV[2] most commands   ARGV[3] most bytes   ARGV[4] most bytes of one   ARGV[5] job key prefix
+-- then per partition: number, commands held, most commands to hold
+--
+-- Reply: per partition false when it is another worker's, else a flat list of id, data; data is false when
+-- the job is gone, and a number (its size in bytes) when it is too large.
+local budget, bytes = tonumber(ARGV[2]), tonumber(ARGV[3])
+local reply = {}
+for p = 1, (#KEYS - 1) / 2 do
+  local queue, claimed = KEYS[2 * p], KEYS[2 * p + 1]
+  local number, held, room = ARGV[3 + 3 * p], tonumber(ARGV[4 + 3 * p]), tonumber(ARGV[5 + 3 * p])
+  if redis.call('HGET', KEYS[1], number) ~= ARGV[1] then
+    reply[p] = false
+  else
+    local answer = {}
+    local most = math.min(budget, room - held)
+    local lost = most > 0 and redis.call('LRANGE', claimed, held, held + most - 1) or {}
+    local ids = lost
+    if #lost == 0 and most > 0 then
+      ids = redis.call('LRANGE', queue, 0, most - 1)
+    end
+    local taken = 0
+    for _, id in ipairs(ids) do
+      local job = ARGV[5] .. id
+      local size = redis.call('HSTRLEN', job, 'data')
+      if size > tonumber(ARGV[4]) then
+        answer[#answer + 1], answer[#answer + 2] = id, size
+      elseif taken > 0 and size > bytes then
+        break
+      else
+        answer[#answer + 1], answer[#answer + 2] = id, size > 0 and redis.call('HGET', job, 'data') or false
+        bytes = bytes - size
+      end
+      taken = taken + 1
+    end
+    if #lost == 0 and taken > 0 then
+      redis.call('LTRIM', queue, taken, -1)
+      redis.call('RPUSH', claimed, unpack(ids, 1, taken))
+    end
+    budget = budget - taken
+    reply[p] = answer
+  end
+end
+return reply

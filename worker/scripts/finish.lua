@@ -1,0 +1,77 @@
+-- Acknowledge a batch: result + event + job finished or failed, and the claim dropped, for each command that is
+-- still claimed. Atomic, and safe to repeat.
+--
+-- KEYS per partition: claimed list, event stream, RQ's finished registry, RQ's failed registry
+-- ARGV[1] worker name          ARGV[2] result TTL in seconds   ARGV[3] failure TTL in seconds
+-- ARGV[4] events kept          ARGV[5] job key prefix          ARGV[6] result stream prefix
+-- ARGV[7] now, as RQ writes times                              ARGV[8] "1": publish even past a gap
+-- then per command, in claim order: index of its partition, id, kind, and
+--   kind "answered": result, revision, sequence, event
+--   kind "failed":   traceback, failure, "", ""
+--   kind "gone":     "", "", "", ""        (its job no longer exists)
+--
+-- Events are published by sequence, whether or not the command is still claimed: the store has committed them.
+-- Reply: "ok", or {"gap", index of the partition, last sequence in its stream} and nothing was done: the
+-- stream lost events that the store has, publish those first.
+local FIELDS, FIRST = 7, 9
+
+local function last_sequence(stream)
+  if redis.call('EXISTS', stream) == 0 then
+    return 0
+  end
+  local info = redis.call('XINFO', 'STREAM', stream)
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then
+      return tonumber(string.match(info[i + 1], '^%d+'))
+    end
+  end
+end
+
+local last = {}
+for i = FIRST, #ARGV, FIELDS do
+  if ARGV[i + 2] == 'answered' then
+    local p, sequence = tonumber(ARGV[i]), tonumber(ARGV[i + 5])
+    last[p] = last[p] or { stream = last_sequence(KEYS[4 * p - 2]) }
+    local known = last[p].next or last[p].stream
+    if ARGV[8] ~= '1' and sequence > known + 1 then
+      return { 'gap', p, last[p].stream }
+    end
+    last[p].next = math.max(known, sequence)
+  end
+end
+
+local now = tonumber(redis.call('TIME')[1])
+for i = FIRST, #ARGV, FIELDS do
+  local p, id, kind = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
+  local claimed, stream, finished, failed = KEYS[4 * p - 3], KEYS[4 * p - 2], KEYS[4 * p - 1], KEYS[4 * p]
+  local job, results = ARGV[5] .. id, ARGV[6] .. id
+  if kind == 'answered' and tonumber(ARGV[i + 5]) > last[p].stream then
+    last[p].stream = tonumber(ARGV[i + 5])
+    redis.call('XADD', stream, 'MAXLEN', '~', ARGV[4], ARGV[i + 5] .. '-0', 'event', ARGV[i + 6])
+  end
+  if redis.call('LREM', claimed, 1, id) == 1 and kind ~= 'gone' then
+    local ttl, status = tonumber(ARGV[2]), 'finished'
+    if kind == 'answered' then
+      redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', 1, 'worker_name', ARGV[1],
+        'return_value', ARGV[i + 3], 'revision', ARGV[i + 4])
+      redis.call('ZADD', finished, now + ttl, id)
+    else
+      ttl, status = tonumber(ARGV[3]), 'failed'
+      redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', 2, 'worker_name', ARGV[1], 'exc_string', ARGV[i + 3])
+      redis.call('ZADD', failed, now + ttl, id)
+    end
+    redis.call('EXPIRE', results, ttl)
+    if redis.call('EXISTS', job) == 1 then
+      redis.call('HSET', job, 'status', status, 'ended_at', ARGV[7], 'worker_name', ARGV[1])
+      if status == 'failed' then
+        redis.call('HSET', job, 'failure', ARGV[i + 4])
+      end
+      redis.call('EXPIRE', job, ttl)
+    end
+  end
+end
+for p = 1, #KEYS / 4 do
+  redis.call('ZREMRANGEBYSCORE', KEYS[4 * p - 1], '-inf', now)
+  redis.call('ZREMRANGEBYSCORE', KEYS[4 * p], '-inf', now)
+end
+return 'ok'

@@ -1,0 +1,31 @@
+-- One worker's heartbeat: say that it lives, see who else does and who owns what. Safe to repeat.
+--
+-- KEYS[1] this worker's session   KEYS[2] set of workers   KEYS[3] owners hash
+-- KEYS[4] this worker's wake list KEYS[5] topology hash    KEYS[6...] queues that it owns
+-- ARGV[1] worker id   ARGV[2] beat   ARGV[3] lease TTL in milliseconds
+-- ARGV[4] session key prefix   ARGV[5] wake TTL in seconds
+--
+-- Reply: {owners (flat number, id pairs), live worker ids, their beats, generation, partitions}
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+redis.call('SADD', KEYS[2], ARGV[1])
+local members = redis.call('SMEMBERS', KEYS[2])
+local sessions = {}
+for i, member in ipairs(members) do
+  sessions[i] = ARGV[4] .. member
+end
+local beats = redis.call('MGET', unpack(sessions))
+local live, live_beats = {}, {}
+for i, member in ipairs(members) do
+  if beats[i] then
+    live[#live + 1], live_beats[#live_beats + 1] = member, beats[i]
+  else
+    redis.call('SREM', KEYS[2], member)
+  end
+end
+-- Jobs that were queued without our enqueue script (RQ's requeue, a foreign producer) ring no bell.
+if #KEYS > 5 and redis.call('EXISTS', unpack(KEYS, 6)) > 0 and redis.call('EXISTS', KEYS[4]) == 0 then
+  redis.call('RPUSH', KEYS[4], '*')
+  redis.call('EXPIRE', KEYS[4], ARGV[5])
+end
+local topology = redis.call('HMGET', KEYS[5], 'generation', 'partitions')
+return {redis.call('HGETALL', KEYS[3]), live, live_beats, topology[1], topology[2]}
