@@ -156,3 +156,7 @@ class FlushFailed(FeedbackError):
     """The Session's live owner could not flush its log."""
 
     disposition = Disposition.RETRYABLE
+
+
+class ProcessEnded(FeedbackError):
+    """A server, worker or projector that should be serving has ended; the message ends with what it logged."""
