@@ -1,0 +1,124 @@
+"""The SQLite schema, and how an existing file is recognised and brought up to date.
+
+A file is ours by its `application_id`, written in the transaction that makes the tables.
+`meta.schema` counts the migrations that were applied; each is one transaction.
+"""
+
+import sqlite3
+
+from feedback.errors import StoreForeign
+
+APPLICATION_ID = 0x46424B53
+"""'FBKS' in the database header: how `file` and this program tell our stores from other databases."""
+
+_INITIAL = (
+    # Times are milliseconds since the Unix epoch. Ids may hold any Unicode, NUL included: TEXT compares bytes.
+    """CREATE TABLE meta (
+        name TEXT PRIMARY KEY,
+        value INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE session (
+        key INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        created_at INTEGER NOT NULL,
+        cwd TEXT,
+        revision INTEGER NOT NULL
+    ) STRICT""",
+    # Clustered in listing order, so that a list is one range scan and a new item is appended at its
+    # Session's end. Position is the revision that made the item: an update leaves the key, and with it
+    # both indexes, alone.
+    """CREATE TABLE item (
+        session INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        message_id TEXT NOT NULL,
+        rating TEXT NOT NULL CHECK (rating IN ('positive', 'negative')),
+        note TEXT,
+        version TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        updated_at INTEGER NOT NULL,
+        PRIMARY KEY (session, position),
+        UNIQUE (session, message_id)
+    ) STRICT, WITHOUT ROWID""",
+    # Clustered by sequence: records are appended, and a partition's outcomes are one range scan.
+    """CREATE TABLE command (
+        generation INTEGER NOT NULL,
+        partition INTEGER NOT NULL,
+        sequence INTEGER NOT NULL,
+        id BLOB NOT NULL UNIQUE CHECK (length(id) = 16),
+        session TEXT NOT NULL,
+        digest BLOB NOT NULL,
+        event BLOB NOT NULL,
+        applied_at INTEGER NOT NULL,
+        expires_at INTEGER NOT NULL,
+        PRIMARY KEY (generation, partition, sequence)
+    ) STRICT, WITHOUT ROWID""",
+    "CREATE INDEX command_expiry ON command (expires_at)",
+    """CREATE TABLE fence (
+        generation INTEGER NOT NULL,
+        partition INTEGER NOT NULL,
+        epoch INTEGER NOT NULL,
+        owner TEXT NOT NULL,
+        sequence INTEGER NOT NULL,
+        PRIMARY KEY (generation, partition)
+    ) STRICT, WITHOUT ROWID""",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_INITIAL,)
+SCHEMA_VERSION = len(MIGRATIONS)
+
+
+def stored_version(connection: sqlite3.Connection, location: str) -> int:
+    """The file's schema version; 0 when the database is empty. Call it in a transaction: it reads twice.
+
+    Raises:
+        StoreForeign: another program's database, or a schema that only a newer program knows.
+    """
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    (objects,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if application_id == 0 and objects == 0:
+        return 0
+    if application_id != APPLICATION_ID:
+        raise StoreForeign(
+            f"sidecar store {location}: another program's database (application_id {application_id:#x}); not touched"
+        )
+    (version,) = connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
+    if version > SCHEMA_VERSION:
+        raise StoreForeign(
+            f"sidecar store {location}: written by a newer program (schema {version}, this one knows up to "
+            f"{SCHEMA_VERSION}); not touched: upgrade this program"
+        )
+    return int(version)
+
+
+def migrate(connection: sqlite3.Connection, location: str) -> None:
+    """Make the tables in an empty database, or apply the steps that an older one lacks.
+
+    Safe when several processes do it at once: the version is read again under the write lock.
+
+    Raises:
+        StoreForeign: as `stored_version`.
+    """
+    if _in_transaction(connection, location, "BEGIN") < SCHEMA_VERSION:
+        _in_transaction(connection, location, "BEGIN IMMEDIATE")
+
+
+def _in_transaction(connection: sqlite3.Connection, location: str, begin: str) -> int:
+    connection.execute(begin)
+    try:
+        version = stored_version(connection, location)
+        if begin == "BEGIN IMMEDIATE" and version < SCHEMA_VERSION:
+            _apply(connection, version)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return version
+
+
+def _apply(connection: sqlite3.Connection, version: int) -> None:
+    for step in MIGRATIONS[version:]:
+        for statement in step:
+            connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('schema', ?)", (SCHEMA_VERSION,))

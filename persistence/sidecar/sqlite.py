@@ -1,0 +1,238 @@
+"""The embedded engine: one SQLite file, any number of threads and processes of one machine."""
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from feedback.errors import FeedbackError
+from feedback.model import SessionIdentity
+from feedback.partitions import PartitionId
+from persistence.sidecar import schema
+from persistence.sidecar.sqlite_connections import SqliteConnections
+from persistence.sidecar.sqlite_transaction import SqliteTransaction, find_record, find_session, item_from
+from persistence.sidecar.store import (
+    CommandRecord,
+    Fence,
+    SessionFeedback,
+    StoredSession,
+    StoredTopology,
+    StoreHealth,
+    StoreTransaction,
+)
+
+_CHECKPOINT_PAGES = 8192
+_PAGE_BYTES = 4096
+
+_TOPOLOGY = "SELECT name, value FROM meta WHERE name IN ('generation', 'partitions')"
+_SET_META = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
+_RAISE_EPOCH = """INSERT INTO fence (generation, partition, epoch, owner, sequence) VALUES (?, ?, 1, ?, 0)
+                  ON CONFLICT (generation, partition) DO UPDATE SET epoch = epoch + 1, owner = excluded.owner
+                  RETURNING epoch, sequence"""
+_HEAD = "SELECT sequence FROM fence WHERE generation = ? AND partition = ?"
+_OUTCOMES = """SELECT sequence, event FROM command
+               WHERE generation = ? AND partition = ? AND sequence > ? ORDER BY sequence LIMIT ?"""
+# One statement, hence one snapshot; a Session without items gives one row of NULLs.
+_FEEDBACK = """SELECT session.created_at, cwd, revision, message_id, rating, note, version, item.created_at, updated_at
+               FROM session LEFT JOIN item ON item.session = session.key
+               WHERE session.id = ? ORDER BY position"""
+_ANY_EXPIRED = "SELECT 1 FROM command WHERE expires_at < ? LIMIT 1"
+_PRUNE = """DELETE FROM command WHERE (generation, partition, sequence) IN (
+                SELECT generation, partition, sequence FROM command
+                WHERE expires_at < ? ORDER BY expires_at LIMIT ?)"""
+_COUNTS = "SELECT (SELECT count(*) FROM session), (SELECT count(*) FROM item), (SELECT count(*) FROM command)"
+
+
+class SqliteStore:
+    """`SidecarStore` in one SQLite file with a write-ahead log; see the protocol for the promises.
+
+    What a transaction committed is on stable storage (`synchronous=FULL`: one sync of the WAL a commit).
+
+    Checkpoints copy the WAL into the main file, every `_CHECKPOINT_PAGES` or so. They are made here,
+    under the write lock, instead of by SQLite: before 3.51.3 a checkpoint that meets another process's
+    commit at the wrong instant can lose pages (sqlite.org/wal.html, "WAL-reset bug").
+    """
+
+    def __init__(self, path: Path | None, *, busy_timeout: float = 5.0) -> None:
+        """Open the store, making the file (never its directory) where there is none; `path` None: in memory.
+
+        `busy_timeout`: how long to wait for other writers, in seconds, before `StoreUnavailable`.
+
+        Raises:
+            StoreForeign: not a SQLite database, another program's, or a newer schema. Nothing was changed in it.
+            StoreUnavailable: it cannot be opened, read, locked or written; with path and reason.
+        """
+        self._connections = SqliteConnections(path, busy_timeout)
+        self._checkpoint_lock = threading.Lock()
+        self._checkpoint_failure: str | None = None
+        # How many pages the WAL may hold: at first what somebody left there, then an estimate of what we add.
+        self._wal_pages = self._wal_bytes() // _PAGE_BYTES
+
+    @classmethod
+    def in_memory(cls) -> "SqliteStore":
+        """A store that lives as long as this object: for tests."""
+        return cls(None)
+
+    def topology(self) -> StoredTopology | None:
+        """The deployment's topology, or None in a new store."""
+        with self._connections.lease() as connection:
+            return _read_topology(connection)
+
+    def set_topology(self, topology: StoredTopology, *, replacing: StoredTopology | None) -> bool:
+        """Compare-and-set; False when the stored one is not `replacing`."""
+        with self._writing() as connection:
+            if _read_topology(connection) != replacing:
+                return False
+            rows = (("generation", topology.generation), ("partitions", topology.partitions))
+            connection.executemany(_SET_META, rows)
+            return True
+
+    def acquire_fences(self, partitions: Sequence[PartitionId], owner: str) -> dict[PartitionId, Fence]:
+        """Raise each partition's epoch by one, durably, in one transaction."""
+        fences = {}
+        with self._writing() as connection:
+            for partition in partitions:
+                row = (partition.generation, partition.number, owner)
+                fences[partition] = Fence(*connection.execute(_RAISE_EPOCH, row).fetchone())
+        return fences
+
+    @contextlib.contextmanager
+    def transaction(self, epochs: Mapping[PartitionId, int]) -> Iterator[StoreTransaction]:
+        """Open a fenced transaction; it holds the database's write lock from here on.
+
+        Raises:
+            PartitionsFenced: a stored epoch is not the given one.
+        """
+        with self._writing() as connection:
+            transaction = SqliteTransaction(connection, epochs)
+            try:
+                yield transaction
+            finally:
+                transaction.end()
+
+    def heads(self, partitions: Sequence[PartitionId]) -> dict[PartitionId, int]:
+        """The last committed sequence of each partition (0: none)."""
+        heads = {}
+        with self._reading() as connection:
+            for partition in partitions:
+                row = connection.execute(_HEAD, (partition.generation, partition.number)).fetchone()
+                heads[partition] = 0 if row is None else row[0]
+        return heads
+
+    def outcomes(self, partition: PartitionId, after: int, limit: int) -> list[tuple[int, bytes]]:
+        """Recorded (sequence, event) pairs of a partition past `after`, ascending."""
+        with self._connections.lease() as connection:
+            return connection.execute(_OUTCOMES, (partition.generation, partition.number, after, limit)).fetchall()
+
+    def record(self, command_id: str) -> CommandRecord | None:
+        """One command's record."""
+        with self._connections.lease() as connection:
+            return find_record(connection, command_id)
+
+    def feedback(self, session_id: str) -> SessionFeedback | None:
+        """A Session's feedback, of whatever identity is stored."""
+        with self._connections.lease() as connection:
+            rows = connection.execute(_FEEDBACK, (session_id,)).fetchall()
+        if not rows:
+            return None
+        created_at, cwd, revision = rows[0][:3]
+        items = tuple(item_from(row[3:]) for row in rows if row[3] is not None)
+        return SessionFeedback(session_id, SessionIdentity(created_at=created_at, cwd=cwd), revision, items)
+
+    def stored_sessions(self, session_ids: Sequence[str]) -> dict[str, StoredSession]:
+        """The rows of these Sessions, those that exist."""
+        stored = {}
+        with self._reading() as connection:
+            for session_id in session_ids:
+                if (found := find_session(connection, session_id)) is not None:
+                    stored[session_id] = found[1]
+        return stored
+
+    def prune(self, *, expired_before: int, limit: int) -> int:
+        """Forget up to `limit` command records whose `expires_at` is earlier, the earliest first; how many went."""
+        with self._connections.lease() as connection:
+            if connection.execute(_ANY_EXPIRED, (expired_before,)).fetchone() is None:
+                return 0
+        with self._writing() as connection:
+            return connection.execute(_PRUNE, (expired_before, limit)).rowcount
+
+    def health(self) -> StoreHealth:
+        """Engine, size, and what looks wrong; counts rows by the narrowest index of each table."""
+        with self._reading() as connection:
+            sessions, items, commands = connection.execute(_COUNTS).fetchone()
+            version = schema.stored_version(connection, self._connections.location)
+            findings = list(_inconsistent_partitions(connection))
+        if self._checkpoint_failure is not None:
+            findings.append(f"the last checkpoint failed: {self._checkpoint_failure}")
+        if self._wal_bytes() > 4 * _CHECKPOINT_PAGES * _PAGE_BYTES:
+            findings.append(f"the write-ahead log has {self._wal_bytes()} bytes: does another program hold it open?")
+        engine = f"SQLite {sqlite3.sqlite_version}"
+        location = self._connections.location
+        return StoreHealth(engine, location, version, sessions, items, commands, tuple(findings))
+
+    def close(self) -> None:
+        """Close every connection; one that is in use closes when its operation ends."""
+        self._connections.close()
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """One snapshot for several statements."""
+        with self._connections.lease() as connection:
+            connection.execute("BEGIN")
+            yield connection
+            connection.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """One write transaction: committed when the block ends, rolled back (by the lease) when it raises."""
+        with self._connections.lease() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            changes = connection.total_changes
+            yield connection
+            connection.execute("COMMIT")
+            # A changed row dirties about two pages (its own and an index's), a commit some inner ones.
+            self._wal_pages += 2 * (connection.total_changes - changes) + 4
+        if self._wal_pages > _CHECKPOINT_PAGES:
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        """Copy the WAL into the main file. The commit before it stands, whatever becomes of this.
+
+        One connection holds the write lock, so that no commit can restart the WAL meanwhile; another
+        one copies, as far as readers allow, without waiting for them.
+        """
+        if self._connections.path is None or not self._checkpoint_lock.acquire(blocking=False):
+            return
+        try:
+            with self._connections.lease() as guard, self._connections.lease() as copier:
+                guard.execute("BEGIN IMMEDIATE")
+                copier.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                guard.execute("ROLLBACK")
+            self._checkpoint_failure = None
+        except FeedbackError as error:
+            # The WAL keeps everything; the next checkpoint tries again, `health` tells.
+            self._checkpoint_failure = str(error)
+        finally:
+            self._wal_pages = 0
+            self._checkpoint_lock.release()
+
+    def _wal_bytes(self) -> int:
+        path = self._connections.path
+        try:
+            return 0 if path is None else path.with_name(path.name + "-wal").stat().st_size
+        except OSError:
+            return 0
+
+
+def _read_topology(connection: sqlite3.Connection) -> StoredTopology | None:
+    values: dict[str, int] = dict(connection.execute(_TOPOLOGY).fetchall())
+    return StoredTopology(values["generation"], values["partitions"]) if values else None
+
+
+def _inconsistent_partitions(connection: sqlite3.Connection) -> Iterator[str]:
+    """A record past its partition's last sequence: somebody wrote around the fence."""
+    for generation, number, sequence in connection.execute("SELECT generation, partition, sequence FROM fence"):
+        beyond = connection.execute(_OUTCOMES, (generation, number, sequence, 1)).fetchone()
+        if beyond is not None:
+            yield f"partition {generation}-{number}: record {beyond[0]} lies past the last sequence {sequence}"

@@ -1,0 +1,239 @@
+"""Connections to one SQLite database: how they are opened, shared out to threads, and given up after errors.
+
+A connection is *leased* for one operation and comes back when that ends. So there are only as many
+as operations at one time, none belongs to a thread (which may end), and a read inside of an open
+transaction sees what others see.
+"""
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+from feedback.errors import StoreForeign, StoreUnavailable
+from persistence.sidecar import schema
+from persistence.sidecar.sqlite_errors import breaks_connection, is_busy, primary_code, translate
+
+_PRAGMAS = (
+    # FULL syncs the WAL in every commit; NORMAL may lose the last ones in a power cut.
+    "PRAGMA synchronous = FULL",
+    # Where fsync stops short of the platter (macOS); means nothing elsewhere.
+    "PRAGMA fullfsync = ON",
+    "PRAGMA checkpoint_fullfsync = ON",
+    # Checkpoints are made under the write lock, see `SqliteStore`.
+    "PRAGMA wal_autocheckpoint = 0",
+    # What the WAL file may keep when it starts anew.
+    "PRAGMA journal_size_limit = 67108864",
+    "PRAGMA cache_size = -16384",
+)
+
+
+class _Connection(sqlite3.Connection):
+    """A connection that knows whether it was opened before the last error of the disk."""
+
+    generation = 0
+
+
+class SqliteConnections:
+    """A pool for one database file, or for one in memory (`path` None).
+
+    May be used from any thread, but not in a child after a fork.
+    """
+
+    def __init__(self, path: Path | None, busy_timeout: float) -> None:
+        """Open the first connection, making the database where there is none (but never its directory).
+
+        Raises:
+            StoreForeign: not a SQLite database, another program's, or a newer schema. Nothing was changed in it.
+            StoreUnavailable: the directory is missing, or the file cannot be opened, read, locked or written.
+        """
+        self.busy_timeout = busy_timeout
+        self.location = ":memory:" if path is None else str(path)
+        self._path = None if path is None else path.absolute()
+        self._memory_uri = f"file:/feedback-{uuid4()}?vfs=memdb"
+        self._lock = threading.Lock()
+        self._idle: list[_Connection] = []
+        self._closed = False
+        # Bumped when all connections made before are not to be used again.
+        self._generation = 0
+        self._file: tuple[int, int] | None = None
+        with self._translated():
+            first = self._open(create=True)
+        self._file = self._file_identity()
+        self._give_back(first)
+        # A database in memory lives as long as one connection to it.
+        self._anchor = None if path is not None else self._take()
+
+    @property
+    def path(self) -> Path | None:
+        """The database file; None in memory."""
+        return self._path
+
+    @contextlib.contextmanager
+    def lease(self) -> Iterator[sqlite3.Connection]:
+        """One connection for one operation.
+
+        An open transaction is rolled back when the block raises. After an error of the disk or the
+        file, all connections are given up: the next lease opens the file anew, so that the store
+        heals when the disk does.
+
+        Raises:
+            StoreForeign, StoreUnavailable: as the constructor; a SQLite error in the block is raised as one of them.
+            ValueError: the block violated a constraint.
+        """
+        with self._translated():
+            connection = self._take()
+            try:
+                yield connection
+            except BaseException as error:
+                _roll_back(connection)
+                if isinstance(error, sqlite3.Error) and breaks_connection(error):
+                    self._retire_all()
+                raise
+            finally:
+                self._give_back(connection)
+
+    def close(self) -> None:
+        """Close what is idle now, and what is leased when it comes back."""
+        with self._lock:
+            self._closed = True
+        self._retire_all()
+        if self._anchor is not None:
+            self._anchor.close()
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise translate(error, self.location) from error
+
+    def _take(self) -> _Connection:
+        if self._path is not None and self._file_identity() != self._file:
+            # Committing to a file that has lost its name would lose the commit.
+            self._retire_all()
+        with self._lock:
+            if self._closed:
+                raise StoreUnavailable(f"sidecar store {self.location}: closed")
+            if self._idle:
+                return self._idle.pop()
+        connection = self._open(create=False)
+        self._file = self._file_identity()
+        return connection
+
+    def _give_back(self, connection: _Connection) -> None:
+        with self._lock:
+            if not self._closed and connection.generation == self._generation:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def _retire_all(self) -> None:
+        with self._lock:
+            self._generation += 1
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _file_identity(self) -> tuple[int, int] | None:
+        try:
+            found = None if self._path is None else self._path.stat()
+        except OSError:
+            return None
+        return None if found is None else (found.st_dev, found.st_ino)
+
+    def _open(self, *, create: bool) -> _Connection:
+        if create and self._path is not None:
+            self._refuse_foreign(self._path)
+        # Only the constructor creates: a database that vanished later is a failure, not an empty store.
+        uri = self._memory_uri if self._path is None else f"{self._path.as_uri()}?mode={'rwc' if create else 'rw'}"
+        connection = self._connect(uri)
+        connection.generation = self._generation
+        try:
+            for pragma in _PRAGMAS:
+                connection.execute(pragma)
+            schema.migrate(connection, self.location)
+            if self._path is None:
+                connection.execute("PRAGMA journal_mode = MEMORY")
+            else:
+                self._use_wal(connection)
+                self._settle(self._path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _connect(self, uri: str) -> _Connection:
+        # No implicit BEGIN; and the pool, not the thread, says who uses a connection.
+        return sqlite3.connect(
+            uri,
+            self.busy_timeout,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=_Connection,
+            uri=True,
+        )
+
+    def _refuse_foreign(self, path: Path) -> None:
+        """Look at the header without locks, journals or recovery, which would leave traces in somebody else's file.
+
+        Our own header can be trusted this far: it bears the application id from the first commit on.
+        """
+        if not path.is_file() or path.stat().st_size == 0:
+            return
+        with contextlib.closing(self._connect(f"{path.as_uri()}?mode=ro&immutable=1")) as probe:
+            try:
+                (application_id,) = probe.execute("PRAGMA application_id").fetchone()
+                if application_id != schema.APPLICATION_ID:
+                    schema.stored_version(probe, self.location)
+            except sqlite3.Error as error:
+                if primary_code(error) == sqlite3.SQLITE_NOTADB:
+                    raise StoreForeign(f"sidecar store {self.location}: not a SQLite database; not touched") from error
+                # Anything else is seen again, and reported, by a reader that takes locks.
+
+    def _use_wal(self, connection: sqlite3.Connection) -> None:
+        """Switch to write-ahead logging; SQLite does not wait for others here, so do that."""
+        deadline = time.monotonic() + self.busy_timeout
+        while True:
+            try:
+                (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+                break
+            except sqlite3.Error as error:
+                if not is_busy(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.005)
+        if mode != "wal":
+            raise StoreUnavailable(f"sidecar store {self.location}: no write-ahead log possible here (mode {mode})")
+        # The WAL file comes into being with the first read.
+        connection.execute("SELECT count(*) FROM meta").fetchone()
+
+    @staticmethod
+    def _settle(path: Path) -> None:
+        """Put on stable storage what this connection found in the WAL, and the names of both files.
+
+        SQLite syncs the WAL in each commit, and the directory with the first sync of a WAL or
+        journal that it made itself. Two cases are left: a process killed between its last write and
+        its sync leaves a commit that recovery makes visible, although it may not be on the disk (and
+        we would answer from it); and a WAL that a killed process made, but never synced, may lose
+        its name. (Opening the main file here would drop SQLite's POSIX locks on it; the WAL has none.)
+        """
+        for name, flags in ((f"{path}-wal", os.O_RDWR), (path.parent, os.O_RDONLY)):
+            try:
+                descriptor = os.open(name, flags | os.O_CLOEXEC)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+            except OSError as error:
+                raise StoreUnavailable(f"sidecar store {path}: cannot sync {name}: {error.strerror}") from error
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    # SQLite has rolled back by itself after some errors.
+    if connection.in_transaction:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")

@@ -1,0 +1,208 @@
+"""One fenced write transaction on a SQLite connection."""
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import assert_never
+from uuid import UUID
+
+from feedback.model import Item, SessionIdentity
+from feedback.partitions import PartitionId
+from persistence.sidecar.store import (
+    Change,
+    CommandRecord,
+    DeleteItem,
+    PartitionsFenced,
+    PutItem,
+    Snapshot,
+    StartSession,
+    StoredSession,
+)
+
+_FENCE = "SELECT epoch, sequence FROM fence WHERE generation = ? AND partition = ?"
+_ADVANCE = "UPDATE fence SET sequence = ? WHERE generation = ? AND partition = ?"
+_RECORD = """SELECT generation, partition, sequence, session, digest, event, applied_at, expires_at
+             FROM command WHERE id = ?"""
+_SESSION = "SELECT key, created_at, cwd, revision FROM session WHERE id = ?"
+_ITEM = """SELECT message_id, rating, note, version, created_at, updated_at
+           FROM item WHERE session = ? AND message_id = ?"""
+_NEW_SESSION = "INSERT INTO session (id, created_at, cwd, revision) VALUES (?, ?, ?, 0)"
+_NEW_IDENTITY = "UPDATE session SET created_at = ?, cwd = ? WHERE key = ?"
+_NEW_REVISION = "UPDATE session SET revision = ? WHERE key = ?"
+_DROP_ITEMS = "DELETE FROM item WHERE session = ?"
+_PUT_ITEM = """INSERT INTO item (session, position, message_id, rating, note, version, created_at, updated_at)
+               VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+               ON CONFLICT (session, message_id) DO UPDATE SET
+                   rating = excluded.rating, note = excluded.note, version = excluded.version,
+                   created_at = excluded.created_at, updated_at = excluded.updated_at"""
+_DELETE_ITEM = "DELETE FROM item WHERE session = ? AND message_id = ?"
+_PUT_RECORD = """INSERT INTO command
+                     (generation, partition, sequence, id, session, digest, event, applied_at, expires_at)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_MOVE_DEADLINE = "UPDATE command SET expires_at = ?1 WHERE id = ?2 AND expires_at < ?1"
+
+
+def item_from(row: tuple[str, str, str | None, str, int, int]) -> Item:
+    """(message_id, rating, note, version, created_at, updated_at) as the contract's Item."""
+    message_id, rating, note, version, created_at, updated_at = row
+    return Item(
+        message_id=message_id,
+        rating="positive" if rating == "positive" else "negative",
+        note=note,
+        version=version,
+        created_at=created_at,
+        updated_at=updated_at,
+    )
+
+
+def find_record(connection: sqlite3.Connection, command_id: str) -> CommandRecord | None:
+    """One command's record by its id."""
+    row = connection.execute(_RECORD, (UUID(command_id).bytes,)).fetchone()
+    if row is None:
+        return None
+    generation, number, sequence, session_id, digest, event, applied_at, expires_at = row
+    return CommandRecord(
+        command_id=command_id,
+        partition=PartitionId(generation, number),
+        sequence=sequence,
+        session_id=session_id,
+        digest=digest,
+        event=event,
+        applied_at=applied_at,
+        expires_at=expires_at,
+    )
+
+
+def find_session(connection: sqlite3.Connection, session_id: str) -> tuple[int, StoredSession] | None:
+    """A Session's key in this database, and its row."""
+    row = connection.execute(_SESSION, (session_id,)).fetchone()
+    if row is None:
+        return None
+    key, created_at, cwd, revision = row
+    return key, StoredSession(SessionIdentity(created_at=created_at, cwd=cwd), revision)
+
+
+class SqliteTransaction:
+    """`StoreTransaction` on a connection that is inside of `BEGIN IMMEDIATE`; see the protocol for the promises."""
+
+    def __init__(self, connection: sqlite3.Connection, epochs: Mapping[PartitionId, int]) -> None:
+        """Check the fence; it stays as it is until the end, since this transaction holds the write lock.
+
+        Raises:
+            PartitionsFenced: naming every partition whose epoch is another one.
+        """
+        self._connection = connection
+        self._keys: dict[str, int] = {}
+        self._sequences: dict[PartitionId, int] = {}
+        stale = []
+        for partition, epoch in epochs.items():
+            row = connection.execute(_FENCE, (partition.generation, partition.number)).fetchone()
+            if row is None or row[0] != epoch:
+                stale.append(partition)
+            else:
+                self._sequences[partition] = row[1]
+        if stale:
+            raise PartitionsFenced(stale)
+
+    def load(self, command_ids: Sequence[str], targets: Sequence[tuple[str, str]]) -> Snapshot:
+        """Gather records, Session rows and items for these command ids and (session id, message id) pairs."""
+        self._check_open()
+        records = {}
+        for command_id in command_ids:
+            if (record := find_record(self._connection, command_id)) is not None:
+                records[command_id] = record
+        sessions: dict[str, StoredSession] = {}
+        for session_id in dict.fromkeys(session_id for session_id, _ in targets):
+            if (found := find_session(self._connection, session_id)) is not None:
+                self._keys[session_id], sessions[session_id] = found
+        items = {}
+        for target in targets:
+            if target[0] in sessions:
+                row = self._connection.execute(_ITEM, (self._keys[target[0]], target[1])).fetchone()
+                if row is not None:
+                    items[target] = item_from(row)
+        return Snapshot(records, sessions, items)
+
+    def apply(self, changes: Sequence[Change], records: Sequence[CommandRecord], deadlines: Mapping[str, int]) -> None:
+        """Write changes, records, sequences and deadlines.
+
+        Raises:
+            ValueError: a record out of sequence or of a partition that this transaction is not fenced for; an
+                item of a Session without a row.
+        """
+        self._check_open()
+        revisions: dict[int, int] = {}
+        for change in changes:
+            if isinstance(change, StartSession):
+                self._start_session(change)
+            elif isinstance(change, PutItem):
+                revisions[self._put_item(change)] = change.revision
+            elif isinstance(change, DeleteItem):
+                key = self._key_of(change.session_id)
+                self._connection.execute(_DELETE_ITEM, (key, change.message_id))
+                revisions[key] = change.revision
+            else:
+                assert_never(change)
+        self._connection.executemany(_NEW_REVISION, [(revision, key) for key, revision in revisions.items()])
+        self._put_records(records)
+        self._connection.executemany(
+            _MOVE_DEADLINE, [(expires_at, UUID(command_id).bytes) for command_id, expires_at in deadlines.items()]
+        )
+
+    def end(self) -> None:
+        """The connection goes back: nothing may be written through this object any more."""
+        self._ended = True
+
+    _ended = False
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise ValueError("the transaction has ended")
+
+    def _start_session(self, change: StartSession) -> None:
+        identity = change.identity
+        found = find_session(self._connection, change.session_id)
+        if found is None:
+            row = (change.session_id, identity.created_at, identity.cwd)
+            key = self._connection.execute(_NEW_SESSION, row).lastrowid
+            assert key is not None
+            self._keys[change.session_id] = key
+            return
+        key, stored = found
+        self._keys[change.session_id] = key
+        if stored.identity != identity:
+            self._connection.execute(_NEW_IDENTITY, (identity.created_at, identity.cwd, key))
+            self._connection.execute(_DROP_ITEMS, (key,))
+
+    def _put_item(self, change: PutItem) -> int:
+        key, item = self._key_of(change.session_id), change.item
+        columns = (item.message_id, item.rating, item.note, item.version, item.created_at, item.updated_at)
+        self._connection.execute(_PUT_ITEM, (key, change.revision, *columns))
+        return key
+
+    def _key_of(self, session_id: str) -> int:
+        key = self._keys.get(session_id)
+        if key is None:
+            found = find_session(self._connection, session_id)
+            if found is None:
+                raise ValueError(f"Session {session_id!r} has no row; start it first")
+            key = self._keys[session_id] = found[0]
+        return key
+
+    def _put_records(self, records: Sequence[CommandRecord]) -> None:
+        rows = []
+        advanced: dict[PartitionId, int] = {}
+        for record in records:
+            partition = record.partition
+            last = self._sequences.get(partition)
+            if last is None:
+                raise ValueError(f"a record of partition {partition}, which this transaction is not fenced for")
+            if record.sequence != last + 1:
+                raise ValueError(f"partition {partition}: record {record.sequence} does not follow {last}")
+            self._sequences[partition] = advanced[partition] = record.sequence
+            command = UUID(record.command_id).bytes
+            head = (partition.generation, partition.number, record.sequence, command, record.session_id)
+            rows.append((*head, record.digest, record.event, record.applied_at, record.expires_at))
+        self._connection.executemany(_PUT_RECORD, rows)
+        self._connection.executemany(
+            _ADVANCE, [(sequence, part.generation, part.number) for part, sequence in advanced.items()]
+        )
