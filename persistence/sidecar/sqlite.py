@@ -187,7 +187,7 @@ class SqliteStore:
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """One write transaction: committed when the block ends, rolled back (by the lease) when it raises."""
         with self._connections.lease() as connection:
-            connection.execute("BEGIN IMMEDIATE")
+            self._connections.begin_writing(connection)
             changes = connection.total_changes
             yield connection
             connection.execute("COMMIT")
@@ -206,7 +206,7 @@ class SqliteStore:
             return
         try:
             with self._connections.lease() as guard, self._connections.lease() as copier:
-                guard.execute("BEGIN IMMEDIATE")
+                self._connections.begin_writing(guard)
                 copier.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                 guard.execute("ROLLBACK")
             self._checkpoint_failure = None

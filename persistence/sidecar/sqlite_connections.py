@@ -31,6 +31,8 @@ _PRAGMAS = (
     "PRAGMA cache_size = -16384",
 )
 
+_LOOK_AGAIN_S = 0.0005
+
 
 class _Connection(sqlite3.Connection):
     """A connection that knows whether it was opened before the last error of the disk."""
@@ -96,6 +98,26 @@ class SqliteConnections:
                 raise
             finally:
                 self._give_back(connection)
+
+    def begin_writing(self, connection: sqlite3.Connection) -> None:
+        """Start a write transaction, waiting for other writers up to the busy timeout.
+
+        Not with SQLite's own waiting: it sleeps up to 0.1 s between looks, so that a process which
+        commits batch after batch starves all others.
+        """
+        deadline = time.monotonic() + self.busy_timeout
+        connection.execute("PRAGMA busy_timeout = 0")
+        try:
+            while True:
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                    return
+                except sqlite3.Error as error:
+                    if not is_busy(error) or time.monotonic() >= deadline:
+                        raise
+                time.sleep(_LOOK_AGAIN_S)
+        finally:
+            connection.execute(f"PRAGMA busy_timeout = {int(self.busy_timeout * 1000)}")
 
     def close(self) -> None:
         """Close what is idle now, and what is leased when it comes back."""
@@ -203,9 +225,9 @@ class SqliteConnections:
                 (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
                 break
             except sqlite3.Error as error:
-                if not is_busy(error) or time.monotonic() > deadline:
+                if not is_busy(error) or time.monotonic() >= deadline:
                     raise
-                time.sleep(0.005)
+            time.sleep(_LOOK_AGAIN_S)
         if mode != "wal":
             raise StoreUnavailable(f"sidecar store {self.location}: no write-ahead log possible here (mode {mode})")
         # The WAL file comes into being with the first read.
