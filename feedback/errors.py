@@ -146,6 +146,12 @@ class LogUnreadable(LogFailure):
     disposition = Disposition.RETRYABLE
 
 
+class LogOwned(LogFailure):
+    """Another writer holds the Session's write lock: nothing can be appended here."""
+
+    disposition = Disposition.RETRYABLE
+
+
 class FlushUnanswered(FeedbackError):
     """The Session's live owner did not answer a flush request in time."""
 

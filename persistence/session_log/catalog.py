@@ -1,0 +1,190 @@
+"""Finding a Session's log from its id alone (FORMATS sections 1, 2 and 9).
+
+The project directory is unknown, so each one is asked for the Session's segment: a
+cost that grows with projects, never with Sessions. Links are not followed to project
+or Session directories; a log file may be one.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from feedback.errors import LogAmbiguous
+from persistence.session_log.header import Header
+from persistence.session_log.layout import LogName, parse_log_name, project_dir, session_id_of, session_segment
+
+_NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
+
+
+class LogEntry(Struct, frozen=True):
+    """One Session of the catalog, as its directory shows it. `cursor` continues a listing behind it."""
+
+    session_id: str
+    path: Path
+    generation: int
+    cursor: str
+
+
+class Location(NamedTuple):
+    """Where the log that counts for a Session lies, and the Session directory's state when that was decided."""
+
+    root: Path
+    project: str
+    segment: str
+    name: LogName
+    directory_mtime_ns: int
+
+    @property
+    def directory(self) -> Path:
+        """The Session's directory."""
+        return self.root / self.project / self.segment
+
+    @property
+    def path(self) -> Path:
+        """The log file."""
+        return self.directory / str(self.name)
+
+    def directory_unchanged(self) -> bool:
+        """Whether no file came or went in the Session's directory, such as a higher generation."""
+        try:
+            status = self.directory.lstat()
+        except OSError:
+            return False
+        return stat.S_ISDIR(status.st_mode) and status.st_mtime_ns == self.directory_mtime_ns
+
+    @contextmanager
+    def open(self) -> Iterator[int]:
+        """The log's descriptor, reached without following a link to either directory. Raises OSError."""
+        directory = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptors = [os.open(self.root / self.project, directory)]
+        try:
+            descriptors.append(os.open(self.segment, directory, dir_fd=descriptors[-1]))
+            descriptors.append(
+                os.open(str(self.name), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptors[-1])
+            )
+            yield descriptors[-1]
+        finally:
+            for descriptor in reversed(descriptors):
+                os.close(descriptor)
+
+    def named_by(self, header: Header) -> bool:
+        """Whether the header's id and cwd name this place, or one that resolves to it (FORMATS section 3)."""
+        project, segment = project_dir(header.identity.cwd), session_segment(header.session_id)
+        if (project, segment) == (self.project, self.segment):
+            return True
+        named = self.root / project / segment / str(self.name)
+        return segment == self.segment and os.path.realpath(named) == os.path.realpath(self.path)
+
+
+class Catalog:
+    """The directories under one root. Thread-safe."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._projects: tuple[str, ...] = ()
+        self._root_mtime_ns = -1
+        self._lock = Lock()
+
+    def find(self, session_id: str) -> Location | None:
+        """The log of a Session, or None when the catalog has none.
+
+        Raises LogAmbiguous when the id has logs in two project directories, or one in both
+        encodings; OSError when a directory cannot be read.
+        """
+        if not session_id:
+            return None
+        segment = session_segment(session_id)
+        found = self._probe(session_id, segment, self._known_projects(refresh=False))
+        if not found:
+            found = self._probe(session_id, segment, self._known_projects(refresh=True))
+        if len(found) > 1:
+            others = ", ".join(str(location.path) for location in found[1:])
+            raise LogAmbiguous(session_id, str(found[0].path), f"another log of this Session lies at {others}")
+        return found[0] if found else None
+
+    def entries(self, after: str | None, limit: int) -> list[LogEntry]:
+        """Up to `limit` Sessions behind the cursor `after`, ordered by project directory, then segment."""
+        project_after, _, segment_after = (after or "").partition("/")
+        entries: list[LogEntry] = []
+        for project in sorted(_directories(self.root)):
+            if project < project_after:
+                continue
+            for segment in sorted(_directories(self.root / project)):
+                if project == project_after and segment <= segment_after:
+                    continue
+                if len(entries) >= limit:
+                    return entries
+                entry = self._entry(project, segment)
+                if entry is not None:
+                    entries.append(entry)
+        return entries
+
+    def _entry(self, project: str, segment: str) -> LogEntry | None:
+        session_id = session_id_of(segment)
+        names = _log_names(self.root / project / segment)
+        if session_id is None or not names:
+            return None
+        path = self.root / project / segment / str(max(names))
+        return LogEntry(session_id, path, max(names).generation, f"{project}/{segment}")
+
+    def _probe(self, session_id: str, segment: str, projects: tuple[str, ...]) -> list[Location]:
+        found = []
+        for project in projects:
+            directory = self.root / project / segment
+            try:
+                status = directory.lstat()
+            except OSError as error:
+                if error.errno in _NOT_THERE:
+                    continue
+                raise
+            names = _log_names(directory) if stat.S_ISDIR(status.st_mode) else []
+            if len({name.compressed for name in names}) > 1:
+                raise LogAmbiguous(session_id, str(directory), "both raw and Zstandard logs lie here")
+            if names:
+                found.append(Location(self.root, project, segment, max(names), status.st_mtime_ns))
+        return found
+
+    def _known_projects(self, *, refresh: bool) -> tuple[str, ...]:
+        try:
+            mtime_ns = self.root.stat().st_mtime_ns
+        except FileNotFoundError:
+            return ()
+        with self._lock:
+            if refresh or mtime_ns != self._root_mtime_ns:
+                self._projects, self._root_mtime_ns = tuple(sorted(_directories(self.root))), mtime_ns
+            return self._projects
+
+
+def _directories(parent: Path) -> list[str]:
+    try:
+        with os.scandir(parent) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _log_names(directory: Path) -> list[LogName]:
+    """The canonical log names in a Session's directory. A link that leads nowhere is none."""
+    try:
+        with os.scandir(directory) as entries:
+            named = [(parse_log_name(entry.name), entry) for entry in entries]
+            return [name for name, entry in named if name is not None and _exists(entry)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _exists(entry: os.DirEntry[str]) -> bool:
+    try:
+        entry.stat()
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            return False
+        raise
+    return True

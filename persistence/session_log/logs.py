@@ -1,0 +1,233 @@
+"""Session logs as the rest of the system asks for them: by Session id, read only as far as they grew."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from feedback.errors import LogUnreadable
+from persistence.atomic_file import fsync_directory
+from persistence.session_log import messages, source
+from persistence.session_log.catalog import Catalog, Location, LogEntry
+from persistence.session_log.damage import Damage, Unlisted, Unsteady
+from persistence.session_log.header import Header
+from persistence.session_log.index import Entry, Fingerprint, LogIndex, LogState, LogView, settled
+from persistence.session_log.messages import MessageSummary
+from persistence.session_log.reader import Progress, RowReader, read_header
+from persistence.session_log.source import Revision, Source
+
+_ATTEMPTS = 8
+
+
+class SessionLogs:
+    """All Session logs under one root. Thread-safe; one Session is read by one thread at a time.
+
+    `index_bytes` bounds what is remembered between readings, and the message ids of any one log;
+    `max_row_bytes` bounds one row, hence the memory that one reading takes.
+    """
+
+    def __init__(self, root: Path, *, index_bytes: int = 64 * 2**20, max_row_bytes: int = 64 * 2**20) -> None:
+        self.root = root
+        self._catalog = Catalog(root)
+        self._index = LogIndex(index_bytes)
+        self._index_bytes = index_bytes
+        self._max_row_bytes = max_row_bytes
+
+    def exists(self, session_id: str) -> bool:
+        """Whether a log of this Session lies in the catalog. Reads no log.
+
+        Raises LogAmbiguous when two do, LogUnreadable when a directory cannot be read.
+        """
+        return self._find(session_id) is not None
+
+    def inspect(self, session_id: str) -> LogView | None:
+        """What the Session's log says now; None when there is no such Session. Reads what is new since the last time.
+
+        Raises LogCorrupt, LogFormatUnsupported, LogAmbiguous, RowInvalid, LogUnreadable.
+        """
+        with self._index.hold(session_id) as entry:
+            return self._refresh(session_id, entry, durable=False)
+
+    def peek(self, session_id: str) -> LogView | None:
+        """The last view of the log, if a stat says that neither it nor its directory changed since; else None.
+
+        None says nothing about the Session: ask `inspect`.
+        """
+        entry = self._index.peek(session_id)
+        state, view = (entry.state, entry.view) if entry is not None else (None, None)
+        if state is None or view is None or not state.location.directory_unchanged():
+            return None
+        try:
+            revision = Revision.of(state.location.path.stat())
+        except OSError:
+            return None
+        return view if revision == view.revision else None
+
+    def make_durable(self, session_id: str) -> LogView | None:
+        """As `inspect`, and what was read is on stable storage: bytes (once per revision) and name (once per file).
+
+        Raises as `inspect` does; a failed fsync is LogUnreadable, and nothing that was read before it counts any more.
+        """
+        view = self.peek(session_id)
+        entry = self._index.peek(session_id)
+        if view is not None and entry is not None and settled(view.revision):
+            state = entry.state
+            if state is not None and state.durable == view.revision:
+                return view
+        with self._index.hold(session_id) as entry:
+            return self._refresh(session_id, entry, durable=True)
+
+    def sessions(self, *, after: str | None = None, limit: int) -> list[LogEntry]:
+        """A page of the catalog, ordered by project directory and Session directory; `after` is an entry's `cursor`.
+
+        This one scans directories. Raises LogUnreadable.
+        """
+        try:
+            return self._catalog.entries(after, limit)
+        except OSError as error:
+            raise LogUnreadable("", str(self.root), str(error)) from error
+
+    def messages(self, session_id: str) -> Iterator[MessageSummary]:
+        """The messages of a Session's log in order, read as they are asked for; none when there is no such Session.
+
+        Raises as `inspect` does, possibly after the first messages.
+        """
+        location = self._find(session_id)
+        if location is None:
+            return
+        try:
+            with location.open() as descriptor:
+                yield from self._messages(session_id, location, descriptor)
+        except Unlisted as damage:
+            if location.name.generation > 0:
+                raise damage.failure(session_id, str(location.path)) from damage
+        except Damage as damage:
+            raise damage.failure(session_id, str(location.path)) from damage
+        except (OSError, Unsteady) as error:
+            raise LogUnreadable(session_id, str(location.path), str(error)) from error
+
+    def _messages(self, session_id: str, location: Location, descriptor: int) -> Iterator[MessageSummary]:
+        file = _source(descriptor)
+        header, progress = self._header(session_id, location, file)
+        rows = RowReader(file, location.name, progress, self._max_row_bytes)
+        for part in (rows.committed, rows.recovered):
+            for row in part():
+                message = messages.summary(row, session_id, header.version)
+                if message is not None:
+                    yield message
+
+    def _find(self, session_id: str) -> Location | None:
+        try:
+            return self._catalog.find(session_id)
+        except OSError as error:
+            raise LogUnreadable(session_id, str(self.root), str(error)) from error
+
+    def _refresh(self, session_id: str, entry: Entry, *, durable: bool) -> LogView | None:
+        """Reads until the file stands still around the reading (FORMATS section 10, revision)."""
+        for _ in range(_ATTEMPTS):
+            location = self._find(session_id)
+            if location is None:
+                entry.clear()
+                return None
+            try:
+                view = self._read_once(session_id, entry, location, durable=durable)
+            except (FileNotFoundError, NotADirectoryError, Unsteady):
+                entry.clear()  # moved away or cut short under the reading: look again
+                continue
+            except BaseException as error:
+                entry.clear()
+                if isinstance(error, Unlisted) and location.name.generation == 0:
+                    return None
+                if isinstance(error, Damage):
+                    raise error.failure(session_id, str(location.path)) from error
+                if isinstance(error, OSError):
+                    raise LogUnreadable(session_id, str(location.path), str(error)) from error
+                raise
+            if view is not None:
+                return view
+        raise LogUnreadable(session_id, str(self.root), "the log keeps changing while it is read")
+
+    def _read_once(self, session_id: str, entry: Entry, location: Location, *, durable: bool) -> LogView | None:
+        """One attempt. None when the file changed meanwhile, or is no longer what the path names."""
+        with location.open() as descriptor:
+            view = self._catch_up(session_id, entry, location, descriptor)
+            if view is not None and durable:
+                self._make_durable(session_id, entry, descriptor)
+            if view is None or not _still_there(location, view.revision):
+                return None
+            entry.view = view
+            return view
+
+    def _catch_up(self, session_id: str, entry: Entry, location: Location, descriptor: int) -> LogView | None:
+        """Reads what is new. None when the file changed meanwhile."""
+        file = _source(descriptor)
+        revision = Revision.of(os.fstat(descriptor))
+        if revision.size != file.size:
+            return None
+        state = entry.state
+        if state is None or not state.continues(descriptor, location, revision):
+            entry.clear()
+            state = entry.state = LogState(location, *self._header(session_id, location, file), revision)
+        elif entry.view is not None and entry.view.revision == revision:
+            state.location = location
+            return entry.view
+        return self._read_on(session_id, state, location, descriptor, revision)
+
+    def _read_on(
+        self, session_id: str, state: LogState, location: Location, descriptor: int, revision: Revision
+    ) -> LogView | None:
+        rows = RowReader(Source(descriptor, revision.size), location.name, state.progress, self._max_row_bytes)
+        version, recovered, events = state.header.version, dict[str, int](), state.progress.next_seq
+        for row in rows.committed():
+            message_id = messages.eligible_id(row, session_id, version)
+            if message_id is not None:
+                state.add(message_id, row.seq, self._index_bytes)
+        events = rows.progress.next_seq
+        for row in rows.recovered():
+            events = row.seq + row.width
+            message_id = messages.eligible_id(row, session_id, version)
+            if message_id is not None:
+                recovered[message_id] = row.seq
+        state.progress, state.location, state.revision = rows.progress, location, revision
+        state.fingerprint = Fingerprint.of(descriptor, rows.progress.offset)
+        if Revision.of(os.fstat(descriptor)) != revision:
+            return None
+        return LogView(
+            state.header.identity, revision, events, torn=rows.torn, appended=state.appended, recovered=recovered
+        )
+
+    def _header(self, session_id: str, location: Location, file: Source) -> tuple[Header, Progress]:
+        header, progress = read_header(file, location.name, self._max_row_bytes)
+        if header.session_id != session_id or not location.named_by(header):
+            raise Damage(
+                f"the header names Session {header.session_id!r} of cwd {header.identity.cwd!r}, not this place"
+            )
+        return header, progress
+
+    def _make_durable(self, session_id: str, entry: Entry, descriptor: int) -> None:
+        """fsyncs what was read. A failed fsync is not tried again on what the page cache says: that is dropped, too."""
+        state = entry.state
+        assert state is not None
+        path = str(state.location.path)
+        try:
+            if not state.names_durable:
+                for directory in (state.location.directory, state.location.directory.parent, self.root):
+                    fsync_directory(directory)
+                state.names_durable = True
+            if state.durable != state.revision:
+                os.fsync(descriptor)
+                state.durable = state.revision
+        except OSError as error:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            raise LogUnreadable(session_id, path, f"fsync failed: {error}") from error
+
+
+def _still_there(location: Location, revision: Revision) -> bool:
+    """Whether the path still names the file that was read, with nothing taken away and no generation above it."""
+    status = Revision.of(location.path.stat())
+    return status.same_file(revision) and status.size >= revision.size and location.directory_unchanged()
+
+
+def _source(descriptor: int) -> Source:
+    if not source.is_regular(descriptor):
+        raise Damage("the log is not a regular file")
+    return Source(descriptor, os.fstat(descriptor).st_size)

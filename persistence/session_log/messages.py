@@ -1,0 +1,126 @@
+"""What a row says about messages, and which of them may carry feedback (FORMATS section 7).
+
+Only messages are interpreted, and of an assistant message only what decides the
+question. Everything else in a log passes through unread.
+"""
+
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from persistence.session_log import jsontext
+from persistence.session_log.damage import Misshapen
+from persistence.session_log.jsontext import Json
+from persistence.session_log.rows import Row
+
+ASSISTANT, USER = "assistant/message", "user/message"
+_SUMMARY_CHARACTERS = 200
+_FIRST_SEQ_SPELLING = 3  # replace spells startSeq/endSeq, and an assistant message cites nothing
+
+
+class MessageSummary(Struct, frozen=True):
+    """One message of a log, for people who choose what to rate. `text` is its beginning, at most 200 characters."""
+
+    message_id: str
+    role: Literal["user", "assistant"]
+    text: str
+    eligible: bool
+
+
+class _AssistantMessage(NamedTuple):
+    message_id: str
+    content: list[Json]
+    appended: bool
+
+    @property
+    def eligible(self) -> bool:
+        return self.appended and len(self.content) > 0
+
+
+def eligible_id(row: Row, session_id: str, version: int) -> str | None:
+    """The message id that this row makes eligible for feedback, or None.
+
+    Raises Misshapen for an assistant message that is not of the format's shape: nobody
+    can say then what it makes eligible.
+    """
+    if row.type != ASSISTANT:
+        return None
+    message = _assistant_message(row, session_id, version)
+    return message.message_id if message.eligible else None
+
+
+def summary(row: Row, session_id: str, version: int) -> MessageSummary | None:
+    """The message that this row holds, or None when it holds none that people would rate or read."""
+    if row.type == ASSISTANT:
+        message = _assistant_message(row, session_id, version)
+        return MessageSummary(message.message_id, "assistant", _text(message.content), message.eligible)
+    if row.type != USER:
+        return None
+    data = row.document().get("data")
+    user = data.get("message", data) if isinstance(data, dict) else None
+    if not isinstance(user, dict) or not isinstance(message_id := user.get("id"), str):
+        return None
+    return MessageSummary(message_id, "user", _text(user.get("content")), eligible=False)
+
+
+def _assistant_message(row: Row, session_id: str, version: int) -> _AssistantMessage:
+    document = row.document()
+    data = document.get("data")
+    message = data.get("message") if isinstance(data, dict) else None
+    if version == 0 and isinstance(data, dict) and "message" not in data:
+        message = _from_legacy(data, f"legacy-message:{session_id}:{row.seq}")
+    if not isinstance(message, dict):
+        raise _misshapen(row, "has no message")
+    message_id, content, source = message.get("id"), message.get("content"), message.get("source")
+    if not isinstance(message_id, str) or not message_id:
+        raise _misshapen(row, "has no message id")
+    if message.get("role") != "assistant" or not _is_model(source):
+        raise _misshapen(row, "is not from a model")
+    if not isinstance(content, list):
+        raise _misshapen(row, "has no content")
+    if version >= _FIRST_SEQ_SPELLING and "sourceEventSeqs" in document:
+        raise _misshapen(row, "cites other events")
+    operation = document.get("surfaceOp")
+    if operation != "append" and not _is_replacement(operation, version):
+        raise _misshapen(row, "neither appends nor replaces")
+    return _AssistantMessage(message_id, content, operation == "append")
+
+
+def _from_legacy(data: dict[str, Json], message_id: str) -> dict[str, Json] | None:
+    """The message of rows from before messages had an id (FORMATS section 7, legacy shapes)."""
+    provenance = data.get("provenance")
+    if "content" not in data or not isinstance(provenance, dict):
+        return None
+    source: dict[str, Json] = {**provenance, "kind": "model"}
+    return {"id": message_id, "role": "assistant", "content": data["content"], "source": source}
+
+
+def _is_model(source: Json) -> bool:
+    if not isinstance(source, dict) or source.get("kind") != "model":
+        return False
+    return all(isinstance(name := source.get(key), str) and name for key in ("provider", "model"))
+
+
+def _is_replacement(operation: Json, version: int) -> bool:
+    bounds = ("startSeq", "endSeq") if version >= _FIRST_SEQ_SPELLING else ("start", "end")
+    return (
+        isinstance(operation, dict)
+        and operation.keys() == {"op", *bounds}
+        and operation["op"] == "replace"
+        and all(jsontext.safe_integer(operation[bound]) is not None for bound in bounds)
+    )
+
+
+def _misshapen(row: Row, reason: str) -> Misshapen:
+    return Misshapen(f"the assistant/message at seq {row.seq} {reason}")
+
+
+def _text(content: Json) -> str:
+    """The beginning of a message's text blocks."""
+    text = ""
+    for block in content if isinstance(content, list) else []:
+        if isinstance(block, dict) and isinstance(piece := block.get("text"), str) and block.get("type") == "text":
+            text += piece[: _SUMMARY_CHARACTERS - len(text)]
+            if len(text) >= _SUMMARY_CHARACTERS:
+                break
+    return text

@@ -1,0 +1,123 @@
+"""Reading one open log, from its beginning or from where an earlier reading stopped (FORMATS section 8)."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from persistence.session_log import frames
+from persistence.session_log.damage import Damage, Misshapen, Unlisted, UnsupportedVersion
+from persistence.session_log.header import NEWEST_VERSION, Header, parse_header
+from persistence.session_log.layout import LogName
+from persistence.session_log.rows import Row, RowScanner
+from persistence.session_log.source import Source
+
+
+class Progress(NamedTuple):
+    """A clean end: everything before `offset` (a row's end, or a frame's) was accepted, and `next_seq` comes next."""
+
+    offset: int
+    next_seq: int
+
+
+def read_header(source: Source, name: LogName, max_row_bytes: int) -> tuple[Header, Progress]:
+    """The header of a log, and the place where its rows begin.
+
+    Raises Unlisted when there is none that a catalog would list, other Damage as `parse_header`
+    does, Misshapen for a header line past `max_row_bytes`.
+    """
+    if name.generation > NEWEST_VERSION:
+        raise UnsupportedVersion(name.generation)
+    line, end = _header_frame(source, max_row_bytes) if name.compressed else _header_line(source, max_row_bytes)
+    return parse_header(line, name.generation), Progress(end, 0)
+
+
+def _header_line(source: Source, max_row_bytes: int) -> tuple[bytes, int]:
+    end = source.find(b"\n", 0)
+    if end < 0:
+        raise Unlisted("the log has no complete header line")
+    if end > max_row_bytes:
+        raise Misshapen(f"the header is larger than {max_row_bytes} bytes")
+    return source.read(0, end), end + 1
+
+
+def _header_frame(source: Source, max_row_bytes: int) -> tuple[bytes, int]:
+    frame = frames.next_frame(source, 0)
+    if frame is None:
+        raise Unlisted("the log has no complete header frame")
+    line = bytearray()
+    for piece in frames.plaintext(source, frame):
+        line += piece
+        if len(line) > max_row_bytes:
+            raise Misshapen(f"the header is larger than {max_row_bytes} bytes")
+    if line.find(b"\n") != len(line) - 1:
+        raise Damage("the first frame is not exactly one header line")
+    return bytes(line[:-1]), frame.end
+
+
+class RowReader:
+    """The rows of one log from `progress` on.
+
+    First `committed`, then `recovered`, each to its end; then `progress` is the clean end that
+    the next reading may start from, and `torn` says whether something behind it was left out.
+    Both raise Damage for a log that a torn tail does not explain.
+    """
+
+    def __init__(self, source: Source, name: LogName, progress: Progress, max_row_bytes: int) -> None:
+        self.progress = progress
+        self.torn = False
+        self._source = source
+        self._name = name
+        self._max_row_bytes = max_row_bytes
+
+    def committed(self) -> Iterator[Row]:
+        """The rows before the torn tail, if there is one."""
+        return self._complete_frames() if self._name.compressed else self._lines()
+
+    def recovered(self) -> Iterator[Row]:
+        """What can be read out of a torn last frame: part of the log as it stands, gone when its owner repairs it."""
+        start = self.progress.offset
+        if not self._name.compressed or not self.torn:
+            return
+        behind = frames.frame_behind(self._source, start, self._max_row_bytes)
+        if behind is not None:
+            raise Damage(f"the frame at byte {start} runs past the end of the file, yet one stands at byte {behind}")
+        torn = frames.torn_frame(self._source, start)
+        probe = self._scanner()
+        try:
+            for piece in frames.plaintext(self._source, torn):
+                for _ in probe.feed(piece):
+                    pass
+        except Misshapen:
+            raise
+        except Damage:
+            return  # nothing of a frame that does not decode is used
+        probe.check()
+        scanner = self._scanner()
+        for piece in frames.plaintext(self._source, torn):
+            yield from scanner.feed(piece)
+
+    def _scanner(self) -> RowScanner:
+        return RowScanner(self._name.generation, self.progress.next_seq, self._max_row_bytes)
+
+    def _lines(self) -> Iterator[Row]:
+        scanner = self._scanner()
+        start = self.progress.offset
+        for chunk in self._source.chunks(start):
+            yield from scanner.feed(chunk)
+            scanner.check()
+        self.progress = Progress(start + scanner.accepted_bytes, scanner.next_seq)
+        self.torn = not scanner.at_boundary
+
+    def _complete_frames(self) -> Iterator[Row]:
+        """Every byte of a complete frame must belong to an accepted row; rows may span frames."""
+        scanner = self._scanner()
+        end = self.progress.offset
+        while frame := frames.next_frame(self._source, end):
+            for piece in frames.plaintext(self._source, frame):
+                yield from scanner.feed(piece)
+                if scanner.defect is not None:
+                    raise Damage(f"a complete frame holds what is no row: {scanner.defect}")
+            end = frame.end
+        if not scanner.at_boundary:
+            raise Damage("the last complete frame ends inside of a row")
+        self.progress = Progress(end, scanner.next_seq)
+        self.torn = end < self._source.size

@@ -1,0 +1,254 @@
+"""From bytes to rows, in order and without gaps (FORMATS sections 4, 5 and 8.1).
+
+A row's payload is skipped over (checked to be JSON, not built) until someone asks for it:
+what the barrier needs of most rows is their `type` and `seq`.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+
+from persistence.session_log import jsontext
+from persistence.session_log.damage import Damage, Misshapen
+from persistence.session_log.jsontext import Json
+
+_PACKED = {"text-chunks": "texts", "reasoning-chunks": "texts", "tool-call-chunks": "args"}
+_EXACT_MEMBERS = frozenset(("type", "seq", "time", "data", "ignorable", "surfaceOp", "sourceEventSeqs"))
+_FIRST_RANGED, _FIRST_EXACT = 1, 2
+
+
+class Row(NamedTuple):
+    """One accepted row: its first seq, how many seqs it covers (packed rows: several), and its text."""
+
+    type: str
+    seq: int
+    width: int
+    line: bytes
+
+    def document(self) -> dict[str, Json]:
+        """The whole row."""
+        document = jsontext.decode(self.line)
+        assert isinstance(document, dict)
+        return document
+
+
+class _Envelope(msgspec.Struct):
+    """What the scan needs of a version 0 row; the other members are only checked to be JSON."""
+
+    type: str
+    seq: int
+
+
+class _RangedEnvelope(_Envelope, rename="camel"):
+    """Version 1: references may come in ranges, whose form the codec checks."""
+
+    source_event_seqs: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class _ExactEnvelope(_RangedEnvelope, forbid_unknown_fields=True, kw_only=True, rename="camel"):
+    """From version 2 on: no other members than these."""
+
+    time: int
+    data: msgspec.Raw
+    ignorable: bool = True
+    surface_op: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_decode_plain = msgspec.json.Decoder(_Envelope).decode
+_decode_ranged = msgspec.json.Decoder(_RangedEnvelope).decode
+_decode_exact = msgspec.json.Decoder(_ExactEnvelope).decode
+
+
+class RowScanner:
+    """Splits text into lines and takes rows while they follow one another.
+
+    The first row that does not (malformed, or of another seq than the next) is the `defect`:
+    it and everything behind it is left out. A turn that was closed at or behind the defect
+    makes it `condemned`: committed rows are damaged, a torn append does not explain that.
+    """
+
+    def __init__(self, version: int, next_seq: int, max_row_bytes: int) -> None:
+        self.next_seq = next_seq
+        self.accepted_bytes = 0
+        self.defect: str | None = None
+        self.condemned = False
+        self._version = version
+        self._max_row_bytes = max_row_bytes
+        self._pieces: list[bytes] = []
+        self._piece_bytes = 0
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether everything fed so far belongs to accepted rows."""
+        return self.defect is None and not self._pieces
+
+    def feed(self, chunk: bytes) -> Iterator[Row]:
+        """The rows that `chunk` completes. Raises Misshapen for a row past the cap."""
+        first, *rest = chunk.split(b"\n")
+        self._pieces.append(first)
+        self._piece_bytes += len(first)
+        if self._piece_bytes > self._max_row_bytes:
+            raise Misshapen(f"row at seq {self.next_seq} is larger than {self._max_row_bytes} bytes")
+        if not rest:
+            return
+        lines = [b"".join(self._pieces), *rest]
+        last = lines.pop()
+        self._pieces, self._piece_bytes = [last] if last else [], len(last)
+        for line in lines:
+            row = self._take(line)
+            if row is not None:
+                yield row
+
+    def _take(self, line: bytes) -> Row | None:
+        if len(line) > self._max_row_bytes:
+            raise Misshapen(f"row at seq {self.next_seq} is larger than {self._max_row_bytes} bytes")
+        try:
+            row = _decode_row(line, self._version)
+        except _Malformed as error:
+            if self.defect is None:
+                self.defect = f"row at seq {self.next_seq} is malformed: {error}"
+            return None
+        if self.defect is None and row.seq == self.next_seq:
+            self.next_seq += row.width
+            self.accepted_bytes += len(line) + 1
+            return row
+        if self.defect is None:
+            self.defect = f"seq gap: expected {self.next_seq}, got {row.seq if row.seq >= 0 else 'none'}"
+        self.condemned = self.condemned or row.type == "turn/end"
+        return None
+
+    def check(self) -> None:
+        """Raises Damage when a closed turn stands at or behind a defect."""
+        if self.condemned:
+            raise Damage(f"{self.defect}, and a closed turn stands there or behind it")
+
+
+class _Malformed(Exception):
+    """The line is no row of its format version (an "unparsable row" of FORMATS section 8.1)."""
+
+
+def _decode_row(line: bytes, version: int) -> Row:
+    """One row, whatever its seq; `seq` -1 and `type` "" stand for absent or of another type."""
+    return _ordinary_row(line, version) or _any_row(line, version)
+
+
+def _ordinary_row(line: bytes, version: int) -> Row | None:
+    """The row when it is plain to see that it is a good one; None when it needs a closer look.
+
+    The fast decoder skips payloads, and refuses more than it should (lone surrogates, deep nesting), never less.
+    """
+    try:
+        if version < _FIRST_RANGED:
+            plain = _decode_plain(line)
+            return None if plain.type in _PACKED else Row(plain.type, plain.seq, 1, line)
+        if version < _FIRST_EXACT:
+            ranged = _decode_ranged(line)
+            packed = ranged.type in _PACKED
+        else:
+            ranged = exact = _decode_exact(line)
+            packed = not exact.ignorable or abs(exact.time) > jsontext.MAX_SAFE or exact.seq < 0
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    if packed or ranged.source_event_seqs is not msgspec.UNSET:
+        return None
+    return Row(ranged.type, ranged.seq, 1, line)
+
+
+def _any_row(line: bytes, version: int) -> Row:
+    try:
+        record = jsontext.decode(line)
+    except ValueError as error:
+        raise _Malformed("not JSON") from error
+    if record is None and version == 0:
+        raise Misshapen("a row is null")
+    if not isinstance(record, dict):
+        if version == 0:
+            return Row("", -1, 1, line)
+        raise _Malformed("not an object")
+    kind = record.get("type")
+    kind = kind if isinstance(kind, str) else ""
+    if version >= _FIRST_EXACT:
+        _check_exact(record)
+    elif kind in _PACKED:
+        return _packed_row(kind, record, line)
+    seq = jsontext.safe_integer(record.get("seq"))
+    seq = -1 if seq is None else seq
+    if version >= _FIRST_RANGED and "sourceEventSeqs" in record:
+        _check_references(record["sourceEventSeqs"], seq, distinct=version >= _FIRST_EXACT)
+    return Row(kind, seq, 1, line)
+
+
+def _packed_row(kind: str, record: dict[str, Json], line: bytes) -> Row:
+    """A run of stream deltas in one row: as many seqs as it has members (FORMATS section 5)."""
+    data, seq = record.get("data"), jsontext.safe_integer(record.get("seq0"))
+    texts = _PACKED[kind]
+    own = {"turn", "step", "index", "dt", texts} | ({"id"} if texts == "args" else set())
+    if record.keys() != {"type", "seq0", "time0", "data"} or not isinstance(data, dict):
+        raise _Malformed("packed row of another shape")
+    if data.keys() - ({"name"} if texts == "args" else set()) != own:
+        raise _Malformed("packed row of another shape")
+    members, gaps = data[texts], data["dt"]
+    if not isinstance(members, list) or not isinstance(gaps, list) or len(gaps) != len(members) - 1:
+        raise _Malformed("packed row with unequal lists")
+    strings = [*members, *(data[key] for key in ("id", "name") if key in data)]
+    numbers = [data["turn"], data["step"], data["index"]]
+    if not all(isinstance(text, str) for text in strings) or not all(_is_number(number) for number in numbers):
+        raise _Malformed("packed row with members of another type")
+    if seq is None or seq < 0 or seq + len(members) - 1 > jsontext.MAX_SAFE:
+        raise _Malformed("packed row past the safe integers")
+    _check_times([record["time0"], *gaps])
+    return Row(kind, seq, len(members), line)
+
+
+def _check_times(steps: list[Json]) -> None:
+    """A first time and the gaps behind it: all safe integers, and so every time that they lead to."""
+    time = 0
+    for step in steps:
+        elapsed = jsontext.safe_integer(step)
+        if elapsed is None or abs(time + elapsed) > jsontext.MAX_SAFE:
+            raise _Malformed("packed row with times that are no safe integers")
+        time += elapsed
+
+
+def _check_exact(record: dict[str, Json]) -> None:
+    """From version 2 on, a row with another envelope is malformed (FORMATS section 8.1)."""
+    if (
+        not isinstance(record.get("type"), str)
+        or jsontext.safe_integer(record.get("seq", -1)) is None
+        or jsontext.safe_integer(record.get("time")) is None
+        or "data" not in record
+        or record.get("ignorable", True) is not True
+        or not record.keys() <= _EXACT_MEMBERS
+    ):
+        raise _Malformed("not the format's exact envelope")
+
+
+def _check_references(references: Json, seq: int, *, distinct: bool) -> None:
+    """Seqs and `[first, last]` ranges, in total no more than there are earlier seqs (FORMATS section 6)."""
+    if not isinstance(references, list):
+        raise _Malformed("references are no list")
+    spans = [_span(reference) for reference in references]
+    ranged = any(isinstance(reference, list) for reference in references)
+    if sum(last - first + 1 for first, last in spans) > seq:
+        raise _Malformed("more references than earlier rows")
+    if distinct and (len(set(spans)) < len(spans) or any(last >= seq for _, last in spans)):
+        raise _Malformed("references are not distinct earlier seqs")
+    if ranged and any(later[0] <= earlier[1] for earlier, later in pairwise(spans)):
+        raise _Malformed("references with ranges must increase")
+
+
+def _span(reference: Json) -> tuple[int, int]:
+    match reference:
+        case [first, last]:
+            bounds = jsontext.count(first), jsontext.count(last)
+        case _:
+            bounds = jsontext.count(reference), jsontext.count(reference)
+    if bounds[0] is None or bounds[1] is None or bounds[0] > bounds[1]:
+        raise _Malformed("a reference is neither a seq nor a range")
+    return bounds[0], bounds[1]
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
