@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from app.processes import Child
 from feedback.connection import connect
-from feedback.errors import QueueUnavailable
+from feedback.errors import QueueUnavailable, ShuttingDown
 
 _START_TIMEOUT_S = 60.0
 _STOP_GRACE_S = 10.0
@@ -58,38 +58,36 @@ class EmbeddedServer:
     def url(self) -> str:
         return f"redis://{_HOST}:{self._port}/0"
 
-    def start(self) -> None:
+    def start(self, *, cancelled: Callable[[], bool] = lambda: False) -> None:
         """Start the server and wait until it has loaded its data and answers.
 
         Raises:
             QueueUnavailable: it does not start; the message ends with what it logged.
+            ShuttingDown: `cancelled` said so meanwhile; the child may still run.
         """
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for _ in range(_ATTEMPTS):
             self._port = _free_port(self._remembered_port())
             self.child = Child("server", self._command(), log=self._directory / "server.log", inherit=self._inherit)
             self.child.start()
-            if self.wait_ready():
+            if self._is_ready(self.child, cancelled):
                 self._port_file.write_text(f"{self._port}\n", encoding="ascii")
                 return
         tail = self.child.log_tail() if self.child else ""
         raise QueueUnavailable(f"the embedded server does not start; the end of its log:\n{tail}")
 
-    def wait_ready(self) -> bool:
-        """Wait until the child answers by itself; False when it has ended.
-
-        Raises:
-            QueueUnavailable: it runs, but answers nothing for a minute.
-        """
-        assert self.child is not None
+    def _is_ready(self, child: Child, cancelled: Callable[[], bool]) -> bool:
+        """Wait until the child itself answers; False when it has ended."""
         give_up = time.monotonic() + _START_TIMEOUT_S
         with closing(connect(self.url)) as client:
             while time.monotonic() < give_up:
-                if self.child.poll() is not None:
+                if cancelled():
+                    raise ShuttingDown("stopped while the embedded server was starting")
+                if child.poll() is not None:
                     return False
                 try:
                     # Another program may have taken the port between our look and the server's bind.
-                    if client.info("server")["process_id"] == self.child.pid:
+                    if client.info("server")["process_id"] == child.pid:
                         return True
                 except RedisError:
                     pass  # not listening yet, or loading its data

@@ -1,0 +1,121 @@
+"""Sessions with their messages and current feedback: what there is to rate."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from feedback.errors import FeedbackError, LogFailure, SettingsInvalid
+from feedback.model import Item, SessionIdentity
+from persistence.session_log import LogEntry, MessageSummary, SessionLogs
+from persistence.sidecar import SidecarStore, open_store
+
+_SQLITE = "sqlite:///"
+
+
+class MessageLine(Struct, frozen=True, rename="camel"):
+    """One message: `text` is its beginning, `feedback` what is stored about it now."""
+
+    message_id: str
+    role: Literal["user", "assistant"]
+    text: str
+    feedback: Item | None
+
+
+class ReadError(Struct, frozen=True):
+    """Why a log could not be read: the failure's name in the contract, and its sentence."""
+
+    code: str
+    message: str
+
+
+class SessionLine(Struct, frozen=True, kw_only=True, rename="camel"):
+    """One Session. One whose log cannot be read has an `error` and hides no other."""
+
+    session_id: str
+    created_at: int | None = None
+    cwd: str | None = None
+    messages: tuple[MessageLine, ...] = ()
+    error: ReadError | UnsetType = UNSET
+
+
+class SessionPage(Struct, frozen=True):
+    """A page of Sessions; `next` continues behind it and is absent on the last one."""
+
+    sessions: tuple[SessionLine, ...]
+    next: str | UnsetType = UNSET
+
+
+def check_root(root: str) -> Path:
+    """The root of the Session logs, as a path.
+
+    Raises:
+        SettingsInvalid: it is not there, no directory, or not readable.
+    """
+    try:
+        with os.scandir(root):
+            return Path(root)
+    except OSError as error:
+        raise SettingsInvalid(f"sessions: {root}: {error.strerror}") from None
+
+
+def session_page(logs: SessionLogs, store: SidecarStore | None, *, after: str | None, limit: int) -> SessionPage:
+    """Up to `limit` Sessions behind the cursor `after`, ordered by directory. Without a store nothing is rated.
+
+    Raises:
+        LogUnreadable: the root cannot be read.
+        StoreUnavailable: feedback cannot be read.
+    """
+    entries = logs.sessions(after=after, limit=limit + 1)
+    page = tuple(_session(logs, store, entry) for entry in entries[:limit])
+    return SessionPage(page, entries[limit - 1].cursor if len(entries) > limit else UNSET)
+
+
+def first_ratable(logs: SessionLogs) -> tuple[str, str] | None:
+    """A Session and a message that can be rated, for examples; None when none is near."""
+    for entry in logs.sessions(limit=5):
+        try:
+            for message in logs.messages(entry.session_id):
+                if message.eligible:
+                    return entry.session_id, message.message_id
+        except FeedbackError:
+            continue
+    return None
+
+
+def open_existing_store(url: str) -> SidecarStore | None:
+    """The store, or None when none was ever made: looking must not make one. Raises as `open_store`."""
+    if url.startswith(_SQLITE) and not Path(url.removeprefix(_SQLITE)).exists():
+        return None
+    return open_store(url)
+
+
+def _session(logs: SessionLogs, store: SidecarStore | None, entry: LogEntry) -> SessionLine:
+    session_id = entry.session_id
+    try:
+        view = logs.inspect(session_id)
+        if view is None:
+            return SessionLine(
+                session_id=session_id, error=ReadError("LogCorrupt", f"no readable header: {entry.path}")
+            )
+        items = _items(store, session_id, view.identity)
+        messages = tuple(_message(message, items) for message in logs.messages(session_id))
+    except LogFailure as error:
+        return SessionLine(session_id=session_id, error=ReadError(error.code, str(error)))
+    identity = view.identity
+    return SessionLine(session_id=session_id, created_at=identity.created_at, cwd=identity.cwd, messages=messages)
+
+
+def _items(store: SidecarStore | None, session_id: str, identity: SessionIdentity) -> Mapping[str, Item]:
+    """Stored feedback by message id; that of another life of the Session counts as absent (CONTRACT)."""
+    stored = store.feedback(session_id) if store else None
+    if stored is None or stored.identity != identity:
+        return {}
+    return {item.message_id: item for item in stored.items}
+
+
+def _message(message: MessageSummary, items: Mapping[str, Item]) -> MessageLine:
+    rated = items.get(message.message_id) if message.eligible else None
+    return MessageLine(message.message_id, message.role, message.text, rated)

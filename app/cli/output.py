@@ -1,0 +1,38 @@
+"""What commands print: one JSON document for programs, or short text for people. stdout carries nothing else."""
+
+import sys
+from datetime import UTC, datetime
+
+import msgspec
+from rich.console import Console
+
+STYLES = {"positive": "green", "negative": "red"}
+
+
+def write_json(document: object) -> None:
+    """One compact JSON document and a newline."""
+    sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
+
+
+def console() -> Console:
+    """Text for people: colour on a terminal only (rich honours NO_COLOR), lines never wrapped."""
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def printable(text: str) -> str:
+    """Text from outside, safe for a terminal: what is not printable appears escaped."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def shortened(text: str, width: int) -> str:
+    """Text on one line of at most `width` characters."""
+    words = " ".join(text.split())
+    return printable(words if len(words) <= width else words[: width - 1] + "…")
+
+
+def moment(milliseconds: int) -> str:
+    """A time since the Unix epoch, in UTC, to the second."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"{milliseconds} ms"

@@ -1,0 +1,16 @@
+"""`feedback projector`."""
+
+from argparse import ArgumentParser, Namespace
+
+from app.cli.exits import ExitCode
+from app.cli.serving import add_serving, serve
+from projections.process import run_projector
+
+
+def configure(command: str, parser: ArgumentParser) -> None:
+    del command
+    add_serving(parser)
+
+
+def run(arguments: Namespace) -> ExitCode:
+    return serve(arguments, run_projector)

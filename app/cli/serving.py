@@ -1,0 +1,38 @@
+"""What `feedback worker` and `feedback projector` share: settings, logs, signals, and one blocking call."""
+
+import threading
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+
+from app.cli.exits import ExitCode
+from app.cli.options import add_common, add_settings, settings_of
+from app.endpoint import require_server
+from app.logs import setup_logging
+from app.signals import stop_on_signals
+from feedback.settings import Settings
+
+HARD_EXIT_MARGIN_S = 3.0
+"""Past `shutdown_grace`, before a process that does not end is ended."""
+
+
+def add_serving(parser: ArgumentParser) -> None:
+    """The arguments of a process that serves."""
+    add_common(parser)
+    add_settings(parser)
+    parser.add_argument("--log-json", action="store_true", help="log JSON objects instead of key=value pairs")
+
+
+def serve(arguments: Namespace, process: Callable[[Settings, threading.Event], None]) -> ExitCode:
+    """Run `process` until it is asked to stop.
+
+    Raises:
+        FeedbackError: what needs an operator.
+    """
+    settings = settings_of(arguments)
+    require_server(settings, arguments.data)
+    setup_logging(json_lines=arguments.log_json or arguments.json)
+    stop = threading.Event()
+    grace_s = settings.shutdown_grace + HARD_EXIT_MARGIN_S
+    with stop_on_signals(stop, grace_s=grace_s, exit_code=ExitCode.INFRASTRUCTURE):
+        process(settings, stop)
+    return ExitCode.SUCCESS

@@ -1,0 +1,17 @@
+"""`feedback worker`."""
+
+from argparse import ArgumentParser, Namespace
+
+from worker.process import run_worker
+
+from app.cli.exits import ExitCode
+from app.cli.serving import add_serving, serve
+
+
+def configure(command: str, parser: ArgumentParser) -> None:
+    del command
+    add_serving(parser)
+
+
+def run(arguments: Namespace) -> ExitCode:
+    return serve(arguments, run_worker)

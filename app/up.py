@@ -1,0 +1,165 @@
+"""`feedback up`: everything on one machine, watched, and stopped in order."""
+
+import contextlib
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from app.catalog import check_root
+from app.demo import write_demo_root
+from app.endpoint import USUAL_NOTE_BYTES, home_defaults, remove_endpoint, write_endpoint
+from app.processes import Child
+from app.signals import SignalWatch
+from app.system import System
+from feedback.errors import SettingsInvalid, ShuttingDown
+from feedback.settings import Settings, load_settings
+from persistence.sidecar import open_store
+
+_FIRST_DELAY_S = 0.5
+_LAST_DELAY_S = 10.0
+_STEADY_S = 60.0
+"""A child that lived this long starts over with the first delay."""
+_LOCK_PATIENCE_S = 2.0
+_SQLITE = "sqlite:///"
+
+_log = logging.getLogger(__name__)
+
+
+class UpPlan(Struct, frozen=True):
+    """What `up` is going to run. `settings.redis_url` is empty when the server is embedded."""
+
+    data: Path
+    settings: Settings
+    makes_demo: bool
+
+
+def plan_up(data: Path, flags: Mapping[str, object], environ: Mapping[str, str], config: Path | None) -> UpPlan:
+    """Settings of everything that `up` runs, with what nobody named placed under `data`.
+
+    Raises:
+        SettingsInvalid: a setting is malformed, or a root that was named is not a readable directory.
+    """
+    unnamed = {"redis_url": "", "sidecar_url": "", "sessions": "", "max_note_bytes": USUAL_NOTE_BYTES}
+    named = load_settings(flags, environ, config, defaults=unnamed)
+    if named.sessions:
+        check_root(named.sessions)
+    usual = home_defaults(data)
+    settings = msgspec.structs.replace(
+        named,
+        sidecar_url=_absolute(named.sidecar_url or str(usual["sidecar_url"])),
+        sessions=str(Path(named.sessions or str(usual["sessions"])).absolute()),
+    )
+    return UpPlan(data.absolute(), settings, makes_demo=not named.sessions)
+
+
+def run_up(plan: UpPlan, announce: Callable[[System], None]) -> None:
+    """Start everything, `announce` it, keep it running until SIGTERM or SIGINT, and stop it in order.
+
+    Raises:
+        SettingsInvalid: `data` cannot be used, or another `up` uses it.
+        StoreForeign, StoreUnavailable: the sidecar is not one that this program can use.
+        QueueUnavailable, ProcessEnded: the server, the worker or the projector does not start.
+    """
+    watch = SignalWatch()
+    with _lock(plan.data) as lock:
+        remove_endpoint(plan.data)
+        if plan.makes_demo:
+            _make_demo(Path(plan.settings.sessions))
+        # A foreign or newer sidecar is said here, not by a worker that keeps dying of it.
+        with closing(open_store(plan.settings.sidecar_url)):
+            pass
+        system = System(plan.data, plan.settings, inherit=(lock,))
+        try:
+            system.start(cancelled=lambda: watch.stop_requested)
+            write_endpoint(plan.data, system.settings)
+            announce(system)
+            _keep_running(system, watch)
+        except ShuttingDown:
+            pass
+        finally:
+            remove_endpoint(plan.data)
+            for name in system.stop():
+                _log.warning("killed", extra={"process": name, "reason": "it did not stop in time"})
+
+
+@contextmanager
+def _lock(data: Path) -> Iterator[int]:
+    """Hold `DIR/up.lock`. The children inherit it, so it is free only when the last of them is gone."""
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(data / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SettingsInvalid(f"--data {data}: {error.strerror}") from None
+    try:
+        # The children of an `up` that was killed need a moment to be gone.
+        give_up = time.monotonic() + _LOCK_PATIENCE_S
+        while not _try_lock(descriptor):
+            if time.monotonic() > give_up:
+                raise SettingsInvalid(f"--data {data}: another `feedback up` runs there; stop it, or name another DIR")
+            time.sleep(0.02)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _make_demo(root: Path) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        if not any(root.iterdir()):
+            write_demo_root(root)
+    except OSError as error:
+        raise SettingsInvalid(f"sessions: {root}: {error.strerror}") from None
+
+
+def _absolute(url: str) -> str:
+    """A relative SQLite path means the same file to whoever reads `endpoint.json`, from wherever."""
+    return f"{_SQLITE}{Path(url.removeprefix(_SQLITE)).absolute()}" if url.startswith(_SQLITE) else url
+
+
+class _Restarts:
+    """One child's way back: starts it again with a capped backoff."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self._delay_s = _FIRST_DELAY_S
+        self._started_at = time.monotonic()
+        self.due_at: float | None = None
+
+    def look(self, now: float) -> None:
+        """Notice its end, or start it when that is due. `now` on the monotonic clock."""
+        child = self._child
+        if self.due_at is None and (code := child.poll()) is not None:
+            if now - self._started_at > _STEADY_S:
+                self._delay_s = _FIRST_DELAY_S
+            self.due_at = now + self._delay_s
+            members = {"process": child.name, "exit": code, "starts_again_in": self._delay_s, "log": str(child.log)}
+            _log.warning("ended", extra=members)
+            self._delay_s = min(2 * self._delay_s, _LAST_DELAY_S)
+        elif self.due_at is not None and now >= self.due_at:
+            child.start()
+            self.due_at, self._started_at = None, now
+            _log.info("started again", extra={"process": child.name, "pid": child.pid})
+
+
+def _keep_running(system: System, watch: SignalWatch) -> None:
+    restarts = [_Restarts(child) for child in system.children]
+    while not watch.stop_requested:
+        now = time.monotonic()
+        for one in restarts:
+            one.look(now)
+        due = [one.due_at for one in restarts if one.due_at is not None]
+        watch.wait(max(0.0, min(due) - time.monotonic()) if due else None)
