@@ -10,7 +10,8 @@
 | claimed | list of job ids | until finished; empty lists do not exist |
 | events | stream, entry id `<sequence>-0` | trimmed by length |
 | checkpoint | hash: partition -> sequence | for ever; one per generation |
-| list cache | hash: revision, body | CACHE_TTL_S after the last write |
+| list cache | hash: era, revision, body | CACHE_TTL_S after the last write |
+| list era | string: a token; entries of another era count as absent | for ever; made anew when lost |
 | queries, reply | lists | REPLY_TTL_S |
 """
 
@@ -25,6 +26,7 @@ _RQ = os.environ.get("RQ_KEY_PREFIX", "rq")
 TOPOLOGY = "feedback:topology"
 WORKERS = "feedback:workers"
 QUERIES = "feedback:queries"
+LIST_ERA = "feedback:list-era"
 SESSION_PREFIX = "feedback:worker:"
 WAKE_PREFIX = "feedback:wake:"
 RQ_QUEUES = f"{_RQ}:queues"

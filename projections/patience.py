@@ -1,0 +1,45 @@
+"""Running on through failures that pass."""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Event
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from feedback.connection import is_passing
+from feedback.errors import StoreUnavailable
+from projections.cache import is_wrong_type
+
+_log = logging.getLogger(__name__)
+
+_FIRST_DELAY_S = 0.05
+_LAST_DELAY_S = 1.0
+
+
+def run_patiently(name: str, redis: Redis, stop: Event, step: Callable[[], None], recover: Callable[[], None]) -> None:
+    """Repeat `step` until `stop` is set; after a passing failure wait (longer each time), `recover`, and go on.
+
+    Raises:
+        RedisError: one that no waiting heals: wrong credentials, a command that the user may not run.
+    """
+    delay = _FIRST_DELAY_S
+    while not stop.is_set():
+        try:
+            step()
+        except (RedisError, StoreUnavailable) as error:
+            if isinstance(error, RedisError) and not (is_passing(error) or is_wrong_type(error)):
+                raise
+            if delay == _FIRST_DELAY_S:
+                _log.warning("%s interrupted, trying on error=%s reason=%s", name, type(error).__name__, error)
+            stop.wait(delay)
+            delay = min(2 * delay, _LAST_DELAY_S)
+            # After a failover the old connection still talks to the former primary.
+            redis.connection_pool.disconnect()
+            with suppress(RedisError):
+                recover()
+        else:
+            if delay != _FIRST_DELAY_S:
+                _log.info("%s goes on", name)
+            delay = _FIRST_DELAY_S

@@ -1,0 +1,63 @@
+"""The projector process: one follower and one responder, on connections of their own."""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing
+from pathlib import Path
+from threading import Event as StopEvent
+
+from redis import Redis
+
+from feedback.connection import connect
+from feedback.model import SessionIdentity
+from feedback.settings import Settings
+from persistence.session_log import SessionLogs
+from persistence.sidecar import open_store
+from projections.queries import Responder
+from projections.runner import Follower
+
+_log = logging.getLogger(__name__)
+
+
+class LoggedIdentities:
+    """The identities of Sessions that have a log (`projections.answers.IdentitySource`)."""
+
+    def __init__(self, logs: SessionLogs) -> None:
+        self._logs = logs
+
+    def identity(self, session_id: str) -> SessionIdentity | None:
+        view = self._logs.peek(session_id)
+        if view is None:
+            view = self._logs.inspect(session_id)
+        return None if view is None else view.identity
+
+
+def run_projector(settings: Settings, stop: StopEvent, *, connect_to: Callable[[str], Redis] = connect) -> None:
+    """Follow events and answer queries until `stop` is set, then close everything.
+
+    `connect_to` makes a client for a URL; called once per thread. When one thread fails, `stop` is set, so that
+    the other ends too, and the failure is raised.
+
+    Raises:
+        SettingsInvalid: Redis and the store belong to different deployments.
+        StoreForeign, StoreUnavailable, QueueUnavailable: store or server cannot be opened.
+        RedisError: the server refuses us for good (credentials, ACL).
+    """
+    with ExitStack() as closing_down:
+        store = closing_down.enter_context(closing(open_store(settings.sidecar_url)))
+        identities = LoggedIdentities(SessionLogs(Path(settings.sessions), index_bytes=settings.index_bytes))
+        clients = [closing_down.enter_context(closing(connect_to(settings.redis_url))) for _ in range(2)]
+        readers = closing_down.enter_context(ThreadPoolExecutor(settings.io_threads, "session-log"))
+        parts = closing_down.enter_context(ThreadPoolExecutor(2, "projector"))
+        follower = Follower(clients[0], store)
+        responder = Responder(clients[1], store, identities, readers)
+        try:
+            running = [parts.submit(part.run, stop) for part in (follower, responder)]
+            _log.info("projector started")
+            wait(running, return_when=FIRST_EXCEPTION)
+        finally:
+            stop.set()
+        for part in running:
+            part.result()
+    _log.info("projector stopped")

@@ -1,0 +1,181 @@
+"""The follower: reads the event streams from the checkpoints on, folds, and stores views and checkpoints together."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from threading import Event as StopEvent
+
+from redis import Redis
+
+from feedback import keys
+from feedback.errors import SettingsInvalid
+from feedback.partitions import PartitionId, Topology
+from persistence.sidecar.store import SidecarStore
+from projections.cache import Advance, ListCache, drop_foreign
+from projections.gathering import Bogus, Gathered, Lost, Row, gather, read_streams
+from projections.patience import run_patiently
+from projections.topology import check_topology, read_topology
+from projections.views import Views
+
+_log = logging.getLogger(__name__)
+
+_BLOCK_MS = 500
+_LOOK_EVERY_S = 2.0
+"""How often the follower compares itself with Redis and the store, whatever the streams bring."""
+_ROUND_EVENTS = 2048
+"""Bound on the events of one round, over all partitions."""
+
+
+class Follower:
+    """Keeps the cached lists of one deployment up to date. For one thread; any number may run, on any machine."""
+
+    def __init__(self, redis: Redis, store: SidecarStore) -> None:
+        """`redis` is used by this follower alone; its owner closes it."""
+        self._redis = redis
+        self._store = store
+        self._cache = ListCache(redis)
+        self._views = Views(self._cache, store)
+        self._topology: Topology | None = None
+        self._positions: dict[PartitionId, int] = {}
+        """Where this follower is; empty: to be loaded. The checkpoints' copy, compared at each store."""
+        self._next_look = 0.0
+
+    def run(self, stop: StopEvent) -> None:
+        """Follow until `stop` is set.
+
+        Raises:
+            SettingsInvalid: Redis and the store belong to different deployments.
+            RedisError: one that does not pass by itself.
+        """
+
+        def step() -> None:
+            if not self.step(_BLOCK_MS):
+                stop.wait(_BLOCK_MS / 1000)
+
+        run_patiently("follower", self._redis, stop, step, self._recover)
+
+    def step(self, block_ms: int) -> bool:
+        """One round, waiting at most `block_ms` for events. False while there is no topology to follow.
+
+        Raises:
+            SettingsInvalid, RedisError: as `run`.
+            StoreUnavailable: the store could not be read.
+        """
+        if not self._positions:
+            return self._load()
+        count = max(1, _ROUND_EVENTS // len(self._positions))
+        rows = read_streams(self._redis, self._positions, count=count, block_ms=block_ms)
+        if not rows or time.monotonic() >= self._next_look:
+            rows = self._behind() | rows
+            self._next_look = time.monotonic() + _LOOK_EVERY_S
+        if rows and self._positions:
+            self._advance(rows, count)
+        return True
+
+    def _recover(self) -> None:
+        """Trust nothing that was known of Redis before a failure."""
+        streams = {keys.events(partition): b"stream" for partition in self._positions}
+        checkpoints = {keys.checkpoint(partition.generation): b"hash" for partition in self._positions}
+        self._positions = {}
+        drop_foreign(self._redis, streams | checkpoints | {keys.LIST_ERA: b"string"})
+
+    def _load(self) -> bool:
+        """Find what to follow, and from where."""
+        topology = self._current_topology()
+        if topology is None:
+            return False
+        partitions = self._followed(topology)
+        generation = partitions[0].generation
+        known = self._cache.checkpoints(generation)
+        heads = self._store.heads(partitions)
+        positions = {partition: known.get(partition.number, 0) for partition in partitions}
+        if any(
+            positions[partition] > head or (head > 0 and partition.number not in known)
+            for partition, head in heads.items()
+        ):
+            _log.warning("checkpoints lost or ahead of the store generation=%d", generation)
+            self._start_anew(positions)
+            return True
+        # Each partition gets its field: they tell the next generation what this one consisted of.
+        missing = [Advance(partition, 0, 0) for partition in partitions if partition.number not in known]
+        if not missing or self._cache.store(self._cache.read(()).era, (), missing):
+            self._positions = positions
+            _log.info("following generation=%d partitions=%d", generation, len(partitions))
+        return True
+
+    def _current_topology(self) -> Topology | None:
+        """What stands in Redis, or the last known while Redis has forgotten it."""
+        topology = read_topology(self._redis)
+        if topology is None or topology == self._topology:
+            return self._topology
+        try:
+            check_topology(topology, self._store.topology())
+        except SettingsInvalid as error:
+            if self._topology is None:
+                raise
+            _log.error("topology ignored reason=%s", error)
+            return self._topology
+        self._topology = topology
+        return topology
+
+    def _followed(self, topology: Topology) -> tuple[PartitionId, ...]:
+        """The partitions to follow: the last generation's until they are drained, then the current one's.
+
+        No partition is claimed before the old generation's queues are empty (DESIGN, "Queue topology"), so the
+        first commit of the current generation says that the heads of the old one are final.
+        """
+        current = topology.all_partitions()
+        previous = topology.generation - 1
+        known = self._cache.checkpoints(previous)
+        if not known:
+            return current
+        begun = any(self._store.heads(current).values())
+        old = tuple(PartitionId(previous, number) for number in sorted(known))
+        if begun and all(known[partition.number] >= head for partition, head in self._store.heads(old).items()):
+            self._cache.forget_checkpoints(previous)
+            return current
+        return old
+
+    def _behind(self) -> dict[PartitionId, list[Row]]:
+        """Partitions whose store is not where this follower is; nothing, and no positions, if Redis has changed."""
+        topology = self._current_topology()
+        partitions = tuple(self._positions)
+        known = self._cache.checkpoints(partitions[0].generation)
+        if any(known.get(partition.number) != position for partition, position in self._positions.items()) or (
+            topology is not None and self._followed(topology) != partitions
+        ):
+            self._positions = {}
+            return {}
+        heads = self._store.heads(partitions)
+        return {partition: [] for partition, position in self._positions.items() if heads[partition] != position}
+
+    def _advance(self, rows: Mapping[PartitionId, Sequence[Row]], limit: int) -> None:
+        gathered: dict[PartitionId, Gathered] = {}
+        for partition, entries in rows.items():
+            match gather(partition, self._positions[partition], entries, self._store, limit):
+                case Gathered() as found:
+                    gathered[partition] = found
+                case Bogus():
+                    _log.warning("stream of events that were never committed dropped partition=%s", partition)
+                    self._redis.execute_command("DEL", keys.events(partition))
+                case Lost():
+                    _log.warning("events lost, all cached lists are made anew partition=%s", partition)
+                    self._start_anew(self._positions)
+                    return
+        era, views = self._views.after([event for found in gathered.values() for event in found.events])
+        advances = [
+            Advance(partition, self._positions[partition], found.reached) for partition, found in gathered.items()
+        ]
+        if self._cache.store(era, views, advances):
+            self._positions |= {partition: found.reached for partition, found in gathered.items()}
+        else:
+            _log.info("checkpoints moved by another projector, reading them again")
+            self._positions = {}
+
+    def _start_anew(self, positions: Mapping[PartitionId, int]) -> None:
+        """Forget all cached lists and go on from the store's heads."""
+        # Heads first: what is cached in the new era was read later, so it holds everything up to them.
+        heads = self._store.heads(tuple(positions))
+        era = self._cache.invalidate()
+        advances = [Advance(partition, position, heads[partition]) for partition, position in positions.items()]
+        self._positions = dict(heads) if self._cache.store(era, (), advances) else {}
