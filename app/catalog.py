@@ -97,9 +97,8 @@ def _session(logs: SessionLogs, store: SidecarStore | None, entry: LogEntry) -> 
     try:
         view = logs.inspect(session_id)
         if view is None:
-            return SessionLine(
-                session_id=session_id, error=ReadError("LogCorrupt", f"no readable header: {entry.path}")
-            )
+            reason = f"the log has no complete header ({entry.path})"
+            return SessionLine(session_id=session_id, error=ReadError("session-not-found", reason))
         items = _items(store, session_id, view.identity)
         messages = tuple(_message(message, items) for message in logs.messages(session_id))
     except LogFailure as error:

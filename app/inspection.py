@@ -52,12 +52,12 @@ def read_topology(redis: Redis) -> Topology | None:
 def read_ownership(redis: Redis) -> Ownership:
     """Raises `redis.exceptions.RedisError` as the connection does."""
     topology = read_topology(redis)
-    workers = sorted(member.decode(errors="replace") for member in redis.smembers(keys.WORKERS))
+    workers = sorted(map(_text, redis.smembers(keys.WORKERS)))
     alive = _alive(redis, workers)
     if topology is None:
         return Ownership(None, {}, alive)
     named = redis.hgetall(keys.owners(topology.generation))
-    owners = {int(number): owner.decode(errors="replace") for number, owner in named.items()}
+    owners = {int(number): _text(owner) for number, owner in named.items()}
     return Ownership(
         topology,
         {number: owners[number] if owners.get(number) in alive else None for number in range(topology.partitions)},
@@ -101,6 +101,10 @@ def _alive(redis: Redis, workers: list[str]) -> tuple[str, ...]:
         return ()
     beats = redis.mget([keys.worker_session(worker) for worker in workers])
     return tuple(worker for worker, beat in zip(workers, beats, strict=True) if beat is not None)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _sequence(newest: list[tuple[bytes, object]]) -> int:
