@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from feedback.errors import LogAmbiguous
+from feedback.errors import LogAmbiguous, LogFormatUnsupported
 from persistence.session_log.header import Header
 from persistence.session_log.layout import LogName, parse_log_name, project_dir, session_id_of, session_segment
 
@@ -96,14 +96,18 @@ class Catalog:
         """The log of a Session, or None when the catalog has none.
 
         Raises LogAmbiguous when the id has logs in two project directories, or one in both
-        encodings; OSError when a directory cannot be read.
+        encodings; LogFormatUnsupported for one that lies flat in a project directory, as logs
+        did before they had directories; OSError when a directory cannot be read.
         """
         if not session_id:
             return None
         segment = session_segment(session_id)
         found = self._probe(session_id, segment, self._known_projects(refresh=False))
         if not found:
-            found = self._probe(session_id, segment, self._known_projects(refresh=True))
+            projects = self._known_projects(refresh=True)
+            found = self._probe(session_id, segment, projects)
+            if not found:
+                self._refuse_flat(session_id, segment, projects)
         if len(found) > 1:
             others = ", ".join(str(location.path) for location in found[1:])
             raise LogAmbiguous(session_id, str(found[0].path), f"another log of this Session lies at {others}")
@@ -138,18 +142,23 @@ class Catalog:
         found = []
         for project in projects:
             directory = self.root / project / segment
-            try:
-                status = directory.lstat()
-            except OSError as error:
-                if error.errno in _NOT_THERE:
-                    continue
-                raise
-            names = _log_names(directory) if stat.S_ISDIR(status.st_mode) else []
+            status = _lstat(directory)
+            if status is None or not stat.S_ISDIR(status.st_mode):
+                continue
+            names = _log_names(directory)
             if len({name.compressed for name in names}) > 1:
                 raise LogAmbiguous(session_id, str(directory), "both raw and Zstandard logs lie here")
             if names:
                 found.append(Location(self.root, project, segment, max(names), status.st_mtime_ns))
         return found
+
+    def _refuse_flat(self, session_id: str, segment: str, projects: tuple[str, ...]) -> None:
+        for project in projects:
+            for suffix in (".jsonl", ".jsonl.zstd"):
+                flat = self.root / project / f"{segment}{suffix}"
+                status = _lstat(flat)
+                if status is not None and stat.S_ISREG(status.st_mode):
+                    raise LogFormatUnsupported(session_id, str(flat), "of the flat layout")
 
     def _known_projects(self, *, refresh: bool) -> tuple[str, ...]:
         try:
@@ -188,3 +197,13 @@ def _exists(entry: os.DirEntry[str]) -> bool:
             return False
         raise
     return True
+
+
+def _lstat(path: Path) -> os.stat_result | None:
+    """What lies at `path`, or None when nothing does or nothing can (a name longer than the file system takes)."""
+    try:
+        return path.lstat()
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            return None
+        raise

@@ -42,6 +42,7 @@ def _header_line(source: Source, max_row_bytes: int) -> tuple[bytes, int]:
 def _header_frame(source: Source, max_row_bytes: int) -> tuple[bytes, int]:
     frame = frames.next_frame(source, 0)
     if frame is None:
+        _check_nothing_behind(source, 0, max_row_bytes)
         raise Unlisted("the log has no complete header frame")
     line = bytearray()
     for piece in frames.plaintext(source, frame):
@@ -51,6 +52,13 @@ def _header_frame(source: Source, max_row_bytes: int) -> tuple[bytes, int]:
     if line.find(b"\n") != len(line) - 1:
         raise Damage("the first frame is not exactly one header line")
     return bytes(line[:-1]), frame.end
+
+
+def _check_nothing_behind(source: Source, torn_at: int, max_row_bytes: int) -> None:
+    """A torn append is the last thing in a file. The original takes any frame that runs past the end for one."""
+    behind = frames.frame_behind(source, torn_at, max_row_bytes)
+    if behind is not None:
+        raise Damage(f"the frame at byte {torn_at} runs past the end of the file, yet one stands at byte {behind}")
 
 
 class RowReader:
@@ -77,9 +85,7 @@ class RowReader:
         start = self.progress.offset
         if not self._name.compressed or not self.torn:
             return
-        behind = frames.frame_behind(self._source, start, self._max_row_bytes)
-        if behind is not None:
-            raise Damage(f"the frame at byte {start} runs past the end of the file, yet one stands at byte {behind}")
+        _check_nothing_behind(self._source, start, self._max_row_bytes)
         torn = frames.torn_frame(self._source, start)
         probe = self._scanner()
         try:

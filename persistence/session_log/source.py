@@ -44,7 +44,9 @@ class Source:
 
     def read(self, at: int, length: int) -> bytes:
         """The bytes `at` to `at + length`, fewer where the file ends."""
-        length = max(0, min(length, self.size - at))
+        length = min(length, self.size - at)
+        if length <= 0:
+            return b""
         start = at - self._window_at
         if start >= 0 and start + length <= len(self._window):
             return self._window[start : start + length]
