@@ -4,9 +4,11 @@ A file is ours by its `application_id`, written in the transaction that makes th
 `meta.schema` counts the migrations that were applied; each is one transaction.
 """
 
+import contextlib
 import sqlite3
+from collections.abc import Iterator
 
-from feedback.errors import StoreForeign
+from feedback.errors import StoreForeign, StoreUnavailable
 
 APPLICATION_ID = 0x46424B53
 """'FBKS' in the database header: how `file` and this program tell our stores from other databases."""
@@ -81,39 +83,43 @@ def stored_version(connection: sqlite3.Connection, location: str) -> int:
         raise StoreForeign(
             f"sidecar store {location}: another program's database (application_id {application_id:#x}); not touched"
         )
-    (version,) = connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
-    if version > SCHEMA_VERSION:
+    row = connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
+    if row is None or row[0] > SCHEMA_VERSION:
         raise StoreForeign(
-            f"sidecar store {location}: written by a newer program (schema {version}, this one knows up to "
+            f"sidecar store {location}: written by a newer program (schema {row and row[0]}, this one knows up to "
             f"{SCHEMA_VERSION}); not touched: upgrade this program"
         )
-    return int(version)
+    return int(row[0])
 
 
-def migrate(connection: sqlite3.Connection, location: str) -> None:
-    """Make the tables in an empty database, or apply the steps that an older one lacks.
+def migrate(connection: sqlite3.Connection, location: str, *, create: bool) -> None:
+    """Apply the steps that an older database lacks; make the tables in an empty one only if `create` says so.
 
     Safe when several processes do it at once: the version is read again under the write lock.
 
     Raises:
         StoreForeign: as `stored_version`.
+        StoreUnavailable: the database is empty, and there was one here before.
     """
-    if _in_transaction(connection, location, "BEGIN") < SCHEMA_VERSION:
-        _in_transaction(connection, location, "BEGIN IMMEDIATE")
+    with _transaction(connection, "BEGIN"):
+        version = stored_version(connection, location)
+    if version == 0 and not create:
+        raise StoreUnavailable(f"sidecar store {location}: emptied while in use")
+    if version < SCHEMA_VERSION:
+        with _transaction(connection, "BEGIN IMMEDIATE"):
+            _apply(connection, stored_version(connection, location))
 
 
-def _in_transaction(connection: sqlite3.Connection, location: str, begin: str) -> int:
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
     connection.execute(begin)
     try:
-        version = stored_version(connection, location)
-        if begin == "BEGIN IMMEDIATE" and version < SCHEMA_VERSION:
-            _apply(connection, version)
+        yield
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-    return version
 
 
 def _apply(connection: sqlite3.Connection, version: int) -> None:

@@ -10,7 +10,7 @@ from feedback.errors import FeedbackError
 from feedback.model import SessionIdentity
 from feedback.partitions import PartitionId
 from persistence.sidecar import schema
-from persistence.sidecar.sqlite_connections import SqliteConnections
+from persistence.sidecar.sqlite_connections import WAL_KEPT_BYTES, SqliteConnections
 from persistence.sidecar.sqlite_transaction import SqliteTransaction, find_record, find_session, item_from
 from persistence.sidecar.store import (
     CommandRecord,
@@ -22,8 +22,9 @@ from persistence.sidecar.store import (
     StoreTransaction,
 )
 
+# Together the bound on the WAL, unless another program's reader holds it open.
 _CHECKPOINT_PAGES = 8192
-_PAGE_BYTES = 4096
+_CHECKPOINT_BYTES = 2 * WAL_KEPT_BYTES
 
 _TOPOLOGY = "SELECT name, value FROM meta WHERE name IN ('generation', 'partitions')"
 _SET_META = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
@@ -49,9 +50,11 @@ class SqliteStore:
 
     What a transaction committed is on stable storage (`synchronous=FULL`: one sync of the WAL a commit).
 
-    Checkpoints copy the WAL into the main file, every `_CHECKPOINT_PAGES` or so. They are made here,
-    under the write lock, instead of by SQLite: before 3.51.3 a checkpoint that meets another process's
-    commit at the wrong instant can lose pages (sqlite.org/wal.html, "WAL-reset bug").
+    Checkpoints copy the WAL into the main file, every 8,192 pages or so. They are made here, under the
+    write lock, instead of by SQLite: before 3.51.3 a checkpoint that meets another process's commit at
+    the wrong instant can lose pages (sqlite.org/wal.html, "WAL-reset bug").
+
+    Not to be used in a child process after a fork: open another one there.
     """
 
     def __init__(self, path: Path | None, *, busy_timeout: float = 5.0) -> None:
@@ -66,8 +69,8 @@ class SqliteStore:
         self._connections = SqliteConnections(path, busy_timeout)
         self._checkpoint_lock = threading.Lock()
         self._checkpoint_failure: str | None = None
-        # How many pages the WAL may hold: at first what somebody left there, then an estimate of what we add.
-        self._wal_pages = self._wal_bytes() // _PAGE_BYTES
+        # An estimate of what this process added to the WAL since its last checkpoint.
+        self._wal_pages = 0
 
     @classmethod
     def in_memory(cls) -> "SqliteStore":
@@ -165,8 +168,8 @@ class SqliteStore:
             findings = list(_inconsistent_partitions(connection))
         if self._checkpoint_failure is not None:
             findings.append(f"the last checkpoint failed: {self._checkpoint_failure}")
-        if self._wal_bytes() > 4 * _CHECKPOINT_PAGES * _PAGE_BYTES:
-            findings.append(f"the write-ahead log has {self._wal_bytes()} bytes: does another program hold it open?")
+        if (wal_bytes := self._wal_bytes()) > 2 * _CHECKPOINT_BYTES:
+            findings.append(f"the write-ahead log has {wal_bytes} bytes: does another program hold it open?")
         engine = f"SQLite {sqlite3.sqlite_version}"
         location = self._connections.location
         return StoreHealth(engine, location, version, sessions, items, commands, tuple(findings))
@@ -193,7 +196,7 @@ class SqliteStore:
             connection.execute("COMMIT")
             # A changed row dirties about two pages (its own and an index's), a commit some inner ones.
             self._wal_pages += 2 * (connection.total_changes - changes) + 4
-        if self._wal_pages > _CHECKPOINT_PAGES:
+        if self._wal_pages > _CHECKPOINT_PAGES or self._wal_bytes() > _CHECKPOINT_BYTES:
             self._checkpoint()
 
     def _checkpoint(self) -> None:

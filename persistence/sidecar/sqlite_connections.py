@@ -18,6 +18,9 @@ from feedback.errors import StoreForeign, StoreUnavailable
 from persistence.sidecar import schema
 from persistence.sidecar.sqlite_errors import breaks_connection, is_busy, primary_code, translate
 
+WAL_KEPT_BYTES = 32 * 2**20
+"""What the WAL file keeps of its size when it starts anew: overwriting is faster than growing."""
+
 _PRAGMAS = (
     # FULL syncs the WAL in every commit; NORMAL may lose the last ones in a power cut.
     "PRAGMA synchronous = FULL",
@@ -26,8 +29,7 @@ _PRAGMAS = (
     "PRAGMA checkpoint_fullfsync = ON",
     # Checkpoints are made under the write lock, see `SqliteStore`.
     "PRAGMA wal_autocheckpoint = 0",
-    # What the WAL file may keep when it starts anew.
-    "PRAGMA journal_size_limit = 67108864",
+    f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}",
     "PRAGMA cache_size = -16384",
 )
 
@@ -105,17 +107,9 @@ class SqliteConnections:
         Not with SQLite's own waiting: it sleeps up to 0.1 s between looks, so that a process which
         commits batch after batch starves all others.
         """
-        deadline = time.monotonic() + self.busy_timeout
         connection.execute("PRAGMA busy_timeout = 0")
         try:
-            while True:
-                try:
-                    connection.execute("BEGIN IMMEDIATE")
-                    return
-                except sqlite3.Error as error:
-                    if not is_busy(error) or time.monotonic() >= deadline:
-                        raise
-                time.sleep(_LOOK_AGAIN_S)
+            self._patiently(connection, "BEGIN IMMEDIATE")
         finally:
             connection.execute(f"PRAGMA busy_timeout = {int(self.busy_timeout * 1000)}")
 
@@ -169,7 +163,7 @@ class SqliteConnections:
         return None if found is None else (found.st_dev, found.st_ino)
 
     def _open(self, *, create: bool) -> _Connection:
-        if create and self._path is not None:
+        if self._path is not None:
             self._refuse_foreign(self._path)
         # Only the constructor creates: a database that vanished later is a failure, not an empty store.
         uri = self._memory_uri if self._path is None else f"{self._path.as_uri()}?mode={'rwc' if create else 'rw'}"
@@ -178,7 +172,7 @@ class SqliteConnections:
         try:
             for pragma in _PRAGMAS:
                 connection.execute(pragma)
-            schema.migrate(connection, self.location)
+            schema.migrate(connection, self.location, create=create)
             if self._path is None:
                 connection.execute("PRAGMA journal_mode = MEMORY")
             else:
@@ -218,20 +212,22 @@ class SqliteConnections:
                 # Anything else is seen again, and reported, by a reader that takes locks.
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
-        """Switch to write-ahead logging; SQLite does not wait for others here, so do that."""
-        deadline = time.monotonic() + self.busy_timeout
-        while True:
-            try:
-                (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-                break
-            except sqlite3.Error as error:
-                if not is_busy(error) or time.monotonic() >= deadline:
-                    raise
-            time.sleep(_LOOK_AGAIN_S)
+        # SQLite does not wait for others here.
+        (mode,) = self._patiently(connection, "PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise StoreUnavailable(f"sidecar store {self.location}: no write-ahead log possible here (mode {mode})")
         # The WAL file comes into being with the first read.
         connection.execute("SELECT count(*) FROM meta").fetchone()
+
+    def _patiently(self, connection: sqlite3.Connection, statement: str) -> sqlite3.Cursor:
+        deadline = time.monotonic() + self.busy_timeout
+        while True:
+            try:
+                return connection.execute(statement)
+            except sqlite3.Error as error:
+                if not is_busy(error) or time.monotonic() >= deadline:
+                    raise
+            time.sleep(_LOOK_AGAIN_S)
 
     @staticmethod
     def _settle(path: Path) -> None:

@@ -49,5 +49,7 @@ def translate(error: sqlite3.Error, location: str) -> FeedbackError | ValueError
         return StoreForeign(f"sidecar store {location}: not a SQLite database")
     if code == sqlite3.SQLITE_CONSTRAINT:
         return ValueError(f"the changes contradict each other or what is stored: {error}")
-    reason = "corrupt" if code is None else _REASONS.get(code, "failed")
+    if code is None and isinstance(error, sqlite3.OperationalError):
+        code = sqlite3.SQLITE_CORRUPT
+    reason = "failed" if code is None else _REASONS.get(code, "failed")
     return StoreUnavailable(f"sidecar store {location}: {reason} ({name}: {error})")

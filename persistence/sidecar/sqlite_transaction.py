@@ -19,7 +19,7 @@ from persistence.sidecar.store import (
 )
 
 _FENCE = "SELECT epoch, sequence FROM fence WHERE generation = ? AND partition = ?"
-_ADVANCE = "UPDATE fence SET sequence = ? WHERE generation = ? AND partition = ?"
+_ADVANCE = "UPDATE fence SET sequence = ?1 WHERE generation = ?2 AND partition = ?3 AND sequence < ?1"
 _RECORD = """SELECT generation, partition, sequence, session, digest, event, applied_at, expires_at
              FROM command WHERE id = ?"""
 _SESSION = "SELECT key, created_at, cwd, revision FROM session WHERE id = ?"
@@ -91,6 +91,7 @@ class SqliteTransaction:
             PartitionsFenced: naming every partition whose epoch is another one.
         """
         self._connection = connection
+        self._ended = False
         self._keys: dict[str, int] = {}
         self._sequences: dict[PartitionId, int] = {}
         stale = []
@@ -130,6 +131,7 @@ class SqliteTransaction:
                 item of a Session without a row.
         """
         self._check_open()
+        rows = self._number(records)
         revisions: dict[int, int] = {}
         for change in changes:
             if isinstance(change, StartSession):
@@ -143,7 +145,9 @@ class SqliteTransaction:
             else:
                 assert_never(change)
         self._connection.executemany(_NEW_REVISION, [(revision, key) for key, revision in revisions.items()])
-        self._put_records(records)
+        self._connection.executemany(_PUT_RECORD, rows)
+        heads = ((sequence, part.generation, part.number) for part, sequence in self._sequences.items())
+        self._connection.executemany(_ADVANCE, heads)
         self._connection.executemany(
             _MOVE_DEADLINE, [(expires_at, UUID(command_id).bytes) for command_id, expires_at in deadlines.items()]
         )
@@ -151,8 +155,6 @@ class SqliteTransaction:
     def end(self) -> None:
         """The connection goes back: nothing may be written through this object any more."""
         self._ended = True
-
-    _ended = False
 
     def _check_open(self) -> None:
         if self._ended:
@@ -188,9 +190,9 @@ class SqliteTransaction:
             key = self._keys[session_id] = found[0]
         return key
 
-    def _put_records(self, records: Sequence[CommandRecord]) -> None:
-        rows = []
-        advanced: dict[PartitionId, int] = {}
+    def _number(self, records: Sequence[CommandRecord]) -> list[tuple[object, ...]]:
+        """The records' rows, after checking that each follows its partition's last one."""
+        rows: list[tuple[object, ...]] = []
         for record in records:
             partition = record.partition
             last = self._sequences.get(partition)
@@ -198,11 +200,8 @@ class SqliteTransaction:
                 raise ValueError(f"a record of partition {partition}, which this transaction is not fenced for")
             if record.sequence != last + 1:
                 raise ValueError(f"partition {partition}: record {record.sequence} does not follow {last}")
-            self._sequences[partition] = advanced[partition] = record.sequence
+            self._sequences[partition] = record.sequence
             command = UUID(record.command_id).bytes
             head = (partition.generation, partition.number, record.sequence, command, record.session_id)
             rows.append((*head, record.digest, record.event, record.applied_at, record.expires_at))
-        self._connection.executemany(_PUT_RECORD, rows)
-        self._connection.executemany(
-            _ADVANCE, [(sequence, part.generation, part.number) for part, sequence in advanced.items()]
-        )
+        return rows
