@@ -94,6 +94,9 @@ def open_existing_store(url: str) -> SidecarStore | None:
 
 def _session(logs: SessionLogs, store: SidecarStore | None, entry: LogEntry) -> SessionLine:
     session_id = entry.session_id
+    if session_id != _well_formed(session_id):
+        error = ReadError("InvalidRequest", f"the id is not well-formed Unicode, no request can name it ({entry.path})")
+        return SessionLine(session_id=_well_formed(session_id), error=error)
     try:
         view = logs.inspect(session_id)
         if view is None:
@@ -102,9 +105,9 @@ def _session(logs: SessionLogs, store: SidecarStore | None, entry: LogEntry) -> 
         items = _items(store, session_id, view.identity)
         messages = tuple(_message(message, items) for message in logs.messages(session_id))
     except LogFailure as error:
-        return SessionLine(session_id=session_id, error=ReadError(error.code, str(error)))
-    identity = view.identity
-    return SessionLine(session_id=session_id, created_at=identity.created_at, cwd=identity.cwd, messages=messages)
+        return SessionLine(session_id=session_id, error=ReadError(error.code, _well_formed(str(error))))
+    cwd = view.identity.cwd and _well_formed(view.identity.cwd)
+    return SessionLine(session_id=session_id, created_at=view.identity.created_at, cwd=cwd, messages=messages)
 
 
 def _items(store: SidecarStore | None, session_id: str, identity: SessionIdentity) -> Mapping[str, Item]:
@@ -117,4 +120,9 @@ def _items(store: SidecarStore | None, session_id: str, identity: SessionIdentit
 
 def _message(message: MessageSummary, items: Mapping[str, Item]) -> MessageLine:
     rated = items.get(message.message_id) if message.eligible else None
-    return MessageLine(message.message_id, message.role, message.text, rated)
+    return MessageLine(_well_formed(message.message_id), message.role, _well_formed(message.text), rated)
+
+
+def _well_formed(text: str) -> str:
+    """Text of logs may hold lone surrogates, which JSON for others must not."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,16 +1,21 @@
-"""What stands in Redis about a running system, for `status`, `doctor` and the wait until it serves."""
+"""What stands in Redis and the store about a running system, for `status`, `doctor` and the wait until it serves."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from msgspec import Struct
 from redis import Redis
+from redis.exceptions import RedisError
 
 from feedback import keys
-from feedback.partitions import Topology
+from feedback.connection import connect
+from feedback.errors import QueueUnavailable
+from feedback.partitions import PartitionId, Topology
+from projections.topology import read_topology
 
 
 class Ownership(Struct, frozen=True):
-    """Who owns which partition. Owners that are not alive count as none; `topology` is None on a new server."""
+    """Who owns which partition; an owner that is not alive counts as none. `topology` is None on a new server."""
 
     topology: Topology | None
     owners: Mapping[int, str | None]
@@ -23,37 +28,61 @@ class Ownership(Struct, frozen=True):
         return self.topology is not None and all(self.owners.values())
 
 
-class PartitionLoad(Struct, frozen=True, kw_only=True, rename="camel"):
-    """One partition's commands: waiting, claimed by its owner, failed; and events published and projected."""
+class QueueLengths(Struct, frozen=True):
+    """One partition's commands: waiting, claimed by its owner, and in RQ's failed registry."""
 
-    partition: int
-    owner: str | None
     waiting: int
     claimed: int
     failed: int
-    published: int
-    projected: int
+
+
+class ServerFacts(Struct, frozen=True, rename="camel"):
+    """What a server says about itself."""
+
+    name: str
+    version: str
+    append_only: bool
+    maxmemory_policy: str
+    used_memory: int
 
     @property
-    def lag(self) -> int:
-        """Events that lists do not show yet."""
-        return max(0, self.published - self.projected)
+    def is_supported(self) -> bool:
+        """Redis 7.0 and newer, Valkey 8 and newer."""
+        major = self.version.partition(".")[0]
+        return major.isdecimal() and int(major) >= (8 if self.name == "valkey" else 7)
 
 
-def read_topology(redis: Redis) -> Topology | None:
-    """The topology that clients follow."""
-    fields = redis.hmget(keys.TOPOLOGY, ["generation", "partitions", "max_note_bytes"])
-    if None in fields:
-        return None
-    generation, partitions, max_note_bytes = (int(field) for field in fields if field is not None)
-    return Topology(generation=generation, partitions=partitions, max_note_bytes=max_note_bytes)
+@contextmanager
+def open_server(url: str) -> Iterator[Redis]:
+    """A client whose failures are typed.
+
+    Raises:
+        QueueUnavailable: the server cannot be reached, or refuses.
+    """
+    try:
+        with connect(url) as redis:
+            yield redis
+    except RedisError as error:
+        raise QueueUnavailable(f"Redis: {error}") from error
+
+
+def read_server(redis: Redis) -> ServerFacts:
+    """Raises `redis.exceptions.RedisError`."""
+    info = redis.info("server") | redis.info("persistence") | redis.info("memory")
+    is_valkey = info.get("server_name") == "valkey"
+    return ServerFacts(
+        name="valkey" if is_valkey else "redis",
+        version=str(info["valkey_version" if is_valkey else "redis_version"]),
+        append_only=info.get("aof_enabled") == 1,
+        maxmemory_policy=str(info.get("maxmemory_policy", "unknown")),
+        used_memory=int(info["used_memory"]),
+    )
 
 
 def read_ownership(redis: Redis) -> Ownership:
-    """Raises `redis.exceptions.RedisError` as the connection does."""
+    """Raises `redis.exceptions.RedisError`."""
     topology = read_topology(redis)
-    workers = sorted(map(_text, redis.smembers(keys.WORKERS)))
-    alive = _alive(redis, workers)
+    alive = _alive(redis, sorted(map(_text, redis.smembers(keys.WORKERS))))
     if topology is None:
         return Ownership(None, {}, alive)
     named = redis.hgetall(keys.owners(topology.generation))
@@ -65,35 +94,16 @@ def read_ownership(redis: Redis) -> Ownership:
     )
 
 
-def read_loads(redis: Redis, ownership: Ownership) -> list[PartitionLoad]:
-    """Each partition's queue, in three round trips. Raises `redis.exceptions.RedisError`."""
-    topology = ownership.topology
-    if topology is None:
-        return []
+def read_queues(redis: Redis, topology: Topology) -> dict[PartitionId, QueueLengths]:
+    """Every partition's queue, in one round trip. Raises `redis.exceptions.RedisError`."""
     partitions = topology.all_partitions()
-    projected = redis.hgetall(keys.checkpoint(topology.generation))
     with redis.pipeline(transaction=False) as pipeline:
         for partition in partitions:
             pipeline.llen(keys.queue(partition))
             pipeline.llen(keys.claimed(partition))
             pipeline.zcard(keys.failed_registry(partition))
-            pipeline.xrevrange(keys.events(partition), count=1)
-        replies = pipeline.execute()
-    loads = []
-    for at, partition in enumerate(partitions):
-        waiting, claimed, failed, newest = replies[4 * at : 4 * at + 4]
-        loads.append(
-            PartitionLoad(
-                partition=partition.number,
-                owner=ownership.owners[partition.number],
-                waiting=waiting,
-                claimed=claimed,
-                failed=failed,
-                published=_sequence(newest),
-                projected=int(projected.get(str(partition.number).encode(), 0)),
-            )
-        )
-    return loads
+        lengths = pipeline.execute()
+    return {partition: QueueLengths(*lengths[3 * at : 3 * at + 3]) for at, partition in enumerate(partitions)}
 
 
 def _alive(redis: Redis, workers: list[str]) -> tuple[str, ...]:
@@ -105,8 +115,3 @@ def _alive(redis: Redis, workers: list[str]) -> tuple[str, ...]:
 
 def _text(value: bytes | str) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
-def _sequence(newest: list[tuple[bytes, object]]) -> int:
-    """A stream entry's id is `<sequence>-0`."""
-    return int(newest[0][0].split(b"-")[0]) if newest else 0

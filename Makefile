@@ -1,0 +1,37 @@
+# make up      sets everything up and starts the system on this machine (DATA=./data)
+# make test    sets everything up and runs the tests
+# make lint    style, types and the import contracts
+
+PYTHON ?= python3
+DATA ?= data
+JOBS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+PACKAGES := feedback persistence worker projections app tests benchmarks
+
+.PHONY: up test lint clean
+
+up: $(READY)
+	@exec $(BIN)/feedback up --data $(DATA)
+
+test: $(READY)
+	$(BIN)/python -m pytest -n $(JOBS)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+# Exact versions with hashes first, then the project itself, which brings nothing more.
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@

@@ -1,0 +1,126 @@
+"""`feedback status`: owners, queues and the projection's lag."""
+
+from argparse import ArgumentParser, Namespace
+from contextlib import closing
+
+from msgspec import Struct
+from rich import box
+from rich.table import Table
+
+from app.catalog import open_existing_store
+from app.cli.exits import ExitCode
+from app.cli.options import add_common, add_settings, client_settings
+from app.cli.output import console, printable, write_json
+from app.endpoint import require_server
+from app.inspection import Ownership, QueueLengths, ServerFacts, open_server, read_ownership, read_queues, read_server
+from feedback.partitions import PartitionId, Topology
+from projections.lag import lag
+
+
+class PartitionStatus(Struct, frozen=True, kw_only=True):
+    """One partition. `lag`: outcomes that are committed and not projected yet; null when there is no store to ask."""
+
+    partition: int
+    owner: str | None
+    waiting: int
+    claimed: int
+    failed: int
+    lag: int | None
+
+
+class SystemStatus(Struct, frozen=True, kw_only=True):
+    """The `--json` document."""
+
+    server: ServerFacts
+    topology: Topology | None
+    workers: tuple[str, ...]
+    waiting: int
+    claimed: int
+    failed: int
+    lag: int | None
+    partitions: tuple[PartitionStatus, ...]
+
+
+def configure(command: str, parser: ArgumentParser) -> None:
+    del command
+    add_common(parser)
+    add_settings(parser, "redis_url", "sidecar_url")
+
+
+def run(arguments: Namespace) -> ExitCode:
+    settings = client_settings(arguments)
+    with open_server(require_server(settings, arguments.data)) as redis:
+        server, ownership = read_server(redis), read_ownership(redis)
+        queues: dict[PartitionId, QueueLengths] = {}
+        lags: dict[PartitionId, int] = {}
+        if ownership.topology is not None:
+            queues = read_queues(redis, ownership.topology)
+            if store := open_existing_store(settings.sidecar_url):
+                with closing(store):
+                    lags = lag(redis, store, ownership.topology)
+    status = _status(server, ownership, queues, lags)
+    if arguments.json:
+        write_json(status)
+    else:
+        _print(status)
+    return ExitCode.SUCCESS
+
+
+def _status(
+    server: ServerFacts,
+    ownership: Ownership,
+    queues: dict[PartitionId, QueueLengths],
+    lags: dict[PartitionId, int],
+) -> SystemStatus:
+    return SystemStatus(
+        server=server,
+        topology=ownership.topology,
+        workers=ownership.workers,
+        waiting=sum(queue.waiting for queue in queues.values()),
+        claimed=sum(queue.claimed for queue in queues.values()),
+        failed=sum(queue.failed for queue in queues.values()),
+        lag=sum(lags.values()) if lags else None,
+        partitions=tuple(
+            PartitionStatus(
+                partition=partition.number,
+                owner=ownership.owners[partition.number],
+                waiting=queue.waiting,
+                claimed=queue.claimed,
+                failed=queue.failed,
+                lag=lags.get(partition),
+            )
+            for partition, queue in queues.items()
+        ),
+    )
+
+
+def _print(status: SystemStatus) -> None:
+    out, server, topology = console(), status.server, status.topology
+    persistence = "append-only file on" if server.append_only else "append-only file OFF"
+    out.print(f"server      {server.name} {server.version}, {persistence}, {server.used_memory / 2**20:.1f} MiB")
+    if topology is None:
+        out.print("topology    none yet: no worker has set this server up")
+        return
+    out.print(f"topology    generation {topology.generation}, {topology.partitions} partitions")
+    out.print(f"commands    {status.waiting} waiting, {status.claimed} claimed, {status.failed} failed")
+    out.print(f"projection  {'unknown lag' if status.lag is None else f'{status.lag} outcomes behind'}")
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column("owner", overflow="fold")
+    for name in ("partitions", "waiting", "claimed", "failed", "lag"):
+        table.add_column(name, justify="right")
+    for owner in (*status.workers, None):
+        owned = [one for one in status.partitions if one.owner == owner]
+        if owner is not None or owned:
+            table.add_row(printable(owner or "(nobody)"), *_totals(owned))
+    out.print(table)
+
+
+def _totals(owned: list[PartitionStatus]) -> list[str]:
+    behind = [one.lag for one in owned if one.lag is not None]
+    return [
+        str(len(owned)),
+        str(sum(one.waiting for one in owned)),
+        str(sum(one.claimed for one in owned)),
+        str(sum(one.failed for one in owned)),
+        str(sum(behind)) if behind else "-",
+    ]
