@@ -5,8 +5,8 @@
 -- ARGV[1] worker id   ARGV[2] most commands   ARGV[3] most bytes   ARGV[4] most bytes of one   ARGV[5] job key prefix
 -- then per partition: number, commands held, most commands to hold
 --
--- Reply: per partition false when it is another worker's, else a flat list of id, data; data is false when
--- the job is gone, and a number (its size in bytes) when it is too large.
+-- Reply: per partition false when it is another worker's, else a list: 1 when more waits (else 0), then
+-- id, data per command; data is false when the job is gone, and its size in bytes when it is too large.
 local budget, bytes = tonumber(ARGV[2]), tonumber(ARGV[3])
 local reply = {}
 for p = 1, (#KEYS - 1) / 2 do
@@ -15,7 +15,7 @@ for p = 1, (#KEYS - 1) / 2 do
   if redis.call('HGET', KEYS[1], number) ~= ARGV[1] then
     reply[p] = false
   else
-    local answer = {}
+    local answer = { 0 }
     local most = math.min(budget, room - held)
     local lost = most > 0 and redis.call('LRANGE', claimed, held, held + most - 1) or {}
     local ids = lost
@@ -41,6 +41,7 @@ for p = 1, (#KEYS - 1) / 2 do
       redis.call('RPUSH', claimed, unpack(ids, 1, taken))
     end
     budget = budget - taken
+    answer[1] = redis.call('EXISTS', queue)
     reply[p] = answer
   end
 end

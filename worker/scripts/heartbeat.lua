@@ -3,12 +3,21 @@
 -- KEYS[1] this worker's session   KEYS[2] set of workers   KEYS[3] owners hash
 -- KEYS[4] this worker's wake list KEYS[5] topology hash    KEYS[6...] queues that it owns
 -- ARGV[1] worker id   ARGV[2] beat   ARGV[3] lease TTL in milliseconds
--- ARGV[4] session key prefix   ARGV[5] wake TTL in seconds
+-- ARGV[4] session key prefix   ARGV[5] wake TTL in seconds   ARGV[6] wake list prefix
 --
+-- The other workers are told when this one is new among them.
 -- Reply: {owners (flat number, id pairs), live worker ids, their beats, generation, partitions}
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-redis.call('SADD', KEYS[2], ARGV[1])
+local joined = redis.call('SADD', KEYS[2], ARGV[1]) == 1
 local members = redis.call('SMEMBERS', KEYS[2])
+if joined then
+  for _, member in ipairs(members) do
+    if member ~= ARGV[1] then
+      redis.call('RPUSH', ARGV[6] .. member, 'lease')
+      redis.call('EXPIRE', ARGV[6] .. member, ARGV[5])
+    end
+  end
+end
 local sessions = {}
 for i, member in ipairs(members) do
   sessions[i] = ARGV[4] .. member

@@ -3,17 +3,21 @@
 --
 -- KEYS[1] owners hash   KEYS[2] claimed list   KEYS[3] queue   KEYS[4] event stream
 -- ARGV[1] worker id     ARGV[2] partition number
--- Reply: the last sequence in the event stream (0: none), or false when the partition is another worker's.
+-- Reply: {commands put back, last sequence in the event stream (0: none)}, or false when the partition is
+-- another worker's.
 if redis.call('HGET', KEYS[1], ARGV[2]) ~= ARGV[1] then
   return false
 end
-while redis.call('LMOVE', KEYS[2], KEYS[3], 'RIGHT', 'LEFT') do end
+local recovered = 0
+while redis.call('LMOVE', KEYS[2], KEYS[3], 'RIGHT', 'LEFT') do
+  recovered = recovered + 1
+end
 if redis.call('EXISTS', KEYS[4]) == 0 then
-  return 0
+  return {recovered, 0}
 end
 local info = redis.call('XINFO', 'STREAM', KEYS[4])
 for i = 1, #info, 2 do
   if info[i] == 'last-generated-id' then
-    return tonumber(string.match(info[i + 1], '^%d+'))
+    return {recovered, tonumber(string.match(info[i + 1], '^%d+'))}
   end
 end

@@ -1,0 +1,206 @@
+"""Claiming commands from RQ's queues and acknowledging them: the worker's side of Redis.
+
+Claimed ids lie on a list of ours, not on RQ's intermediate one: RQ's housekeeping, run by any stock
+worker, fails what it finds there for a minute (PEERS, 3.3), and a parked Session may wait longer.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Self, TypeAlias
+
+from msgspec import Struct
+from redis import Redis
+
+from feedback import keys, wire
+from feedback.commands import MAX_COMMAND_BYTES, Command, digest_of
+from feedback.errors import FeedbackError, InvalidRequest
+from feedback.events import result_of
+from feedback.failures import Failure, encode_failure, failure_of
+from feedback.partitions import PartitionId
+from feedback.scripting import Script
+from feedback.settings import Settings
+from worker.core.batching import Answered
+
+_claim = Script("worker", "claim")
+_recover = Script("worker", "recover")
+_publish = Script("worker", "publish")
+_finish = Script("worker", "finish")
+
+_MAX_BATCH_BYTES = 16 * 2**20
+
+
+class Claim(Struct, frozen=True):
+    """One claimed command."""
+
+    partition: PartitionId
+    job_id: bytes
+    command: Command
+    digest: bytes
+
+
+class Malformed(Struct, frozen=True):
+    """A claimed job that is no command of ours. It is never executed."""
+
+    partition: PartitionId
+    job_id: bytes
+    error: InvalidRequest
+
+
+class Gone(Struct, frozen=True):
+    """A claimed id whose job no longer exists: somebody deleted it, or Redis lost it."""
+
+    partition: PartitionId
+    job_id: bytes
+
+
+Claimed: TypeAlias = Claim | Malformed | Gone
+
+
+class Failed(Struct, frozen=True):
+    """A command's end in the failed registry."""
+
+    failure: Failure
+    traceback: str
+
+    @classmethod
+    def of(cls, error: FeedbackError) -> Self:
+        """A typed failure; its sentence says all, so there is no traceback to show."""
+        return cls(failure_of(error), f"{type(error).__module__}.{type(error).__qualname__}: {error}\n")
+
+
+Ending: TypeAlias = Answered | Failed | None
+"""What a claimed command came to; None for a job that is gone."""
+
+
+class Batch(Struct, frozen=True):
+    """What one partition gave: claims in queue order, and whether more waits."""
+
+    claims: Sequence[Claimed]
+    more: bool
+
+
+class Recovered(Struct, frozen=True):
+    """A partition as its last owner left it: commands put back, and the last sequence in its event stream (0: none)."""
+
+    commands: int
+    published: int
+
+
+class StreamBehind(Exception):
+    """The partition's event stream lacks events that the store has, past `sequence`. Nothing was acknowledged."""
+
+    def __init__(self, partition: PartitionId, sequence: int) -> None:
+        super().__init__(f"event stream {partition} ends at {sequence}")
+        self.partition = partition
+        self.sequence = sequence
+
+
+class ClaimQueue:
+    """The queues of the partitions that one worker owns."""
+
+    def __init__(self, redis: Redis, worker_id: str, settings: Settings) -> None:
+        self._redis = redis
+        self._worker_id = worker_id
+        self._settings = settings
+        self.event_retention = settings.event_retention
+        self.max_held = 4 * settings.batch_size
+        """Commands of one partition that may be claimed at a time, parked ones included."""
+
+    def claim(self, held: Mapping[PartitionId, int], most: int) -> dict[PartitionId, Batch | None]:
+        """Claim up to `most` commands in one round trip; None for a partition that is another worker's now.
+
+        `held` says how many commands of each partition this worker has claimed and not finished, to the one.
+        """
+        partitions = tuple(held)
+        if not partitions:
+            return {}
+        names = [keys.owners(partitions[0].generation)]
+        args: list[str | int] = [self._worker_id, most, _MAX_BATCH_BYTES, 2 * MAX_COMMAND_BYTES, keys.RQ_JOB_PREFIX]
+        for partition in partitions:
+            names += (keys.queue(partition), keys.claimed(partition))
+            args += (partition.number, held[partition], self.max_held)
+        replies = _claim(self._redis, names, args)
+        return {
+            partition: None if reply is None else _batch(partition, reply)
+            for partition, reply in zip(partitions, replies, strict=True)
+        }
+
+    def recover(self, partition: PartitionId) -> Recovered | None:
+        """Put what was claimed back at the head of the queue, in order; None when it is another worker's."""
+        names = (
+            keys.owners(partition.generation),
+            keys.claimed(partition),
+            keys.queue(partition),
+            keys.events(partition),
+        )
+        reply = _recover(self._redis, names, (self._worker_id, partition.number))
+        return None if reply is None else Recovered(*reply)
+
+    def publish(self, partition: PartitionId, events: Sequence[tuple[int, bytes]]) -> None:
+        """Add recorded events that the stream lacks."""
+        args: list[Any] = [self._settings.event_retention]
+        for event in events:
+            args += event
+        _publish(self._redis, (keys.events(partition),), args)
+
+    def finish(self, endings: Sequence[tuple[Claimed, Ending]], *, past_gap: bool = False) -> None:
+        """Acknowledge a batch atomically; repeating it changes nothing.
+
+        Raises:
+            StreamBehind: events before these are missing from a stream; nothing was done. `past_gap` skips the check.
+        """
+        partitions = list(dict.fromkeys(claim.partition for claim, _ in endings))
+        names: list[str] = []
+        for partition in partitions:
+            names += (
+                keys.claimed(partition),
+                keys.events(partition),
+                keys.finished_registry(partition),
+                keys.failed_registry(partition),
+            )
+        args: list[Any] = [
+            self._worker_id,
+            self._settings.result_ttl,
+            self._settings.failure_ttl,
+            self._settings.event_retention,
+            keys.RQ_JOB_PREFIX,
+            keys.RQ_RESULTS_PREFIX,
+            datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            int(past_gap),
+        ]
+        places = {partition: place for place, partition in enumerate(partitions, start=1)}
+        for claim, ending in endings:
+            args += (places[claim.partition], claim.job_id, *_ending_args(ending))
+        reply = _finish(self._redis, names, args)
+        if isinstance(reply, list):
+            raise StreamBehind(partitions[reply[1] - 1], reply[2])
+
+
+def _batch(partition: PartitionId, reply: Sequence[Any]) -> Batch:
+    more, *pairs = reply
+    claims = [_read(partition, job_id, data) for job_id, data in zip(pairs[::2], pairs[1::2], strict=True)]
+    return Batch(claims, more=bool(more))
+
+
+def _read(partition: PartitionId, job_id: bytes, data: bytes | int | None) -> Claimed:
+    if data is None:
+        return Gone(partition, job_id)
+    if isinstance(data, int):
+        return Malformed(partition, job_id, InvalidRequest("$", f"{data} bytes of job data; not read"))
+    try:
+        command = wire.decode_job(data)
+    except InvalidRequest as error:
+        return Malformed(partition, job_id, error)
+    if command.command_id.encode() != job_id:
+        return Malformed(partition, job_id, InvalidRequest("$.commandId", "is not the job's id"))
+    return Claim(partition, job_id, command, digest_of(command))
+
+
+def _ending_args(ending: Ending) -> tuple[Any, ...]:
+    match ending:
+        case Answered(event=event, sequence=sequence, encoded=encoded):
+            return ("answered", wire.encode_result(result_of(event)), event.revision, sequence, encoded)
+        case Failed(failure=failure, traceback=text):
+            return ("failed", wire.encode_traceback(text), encode_failure(failure), "", "")
+        case None:
+            return ("gone", "", "", "", "")

@@ -1,0 +1,98 @@
+"""The background thread that keeps a worker's leases alive while its loop is busy."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection
+
+from redis.exceptions import RedisError
+
+from feedback.connection import is_passing
+from feedback.partitions import PartitionId
+from worker.core.shares import Liveness, Rebalance, rebalance
+from worker.leases import LeaseTable, View
+
+logger = logging.getLogger(__name__)
+
+_BEATS_PER_TTL = 5
+# A lease counts as held for this part of its TTL only, on the monotonic clock from before the renewal was sent.
+_TRUSTED_PART = 0.8
+
+
+class LeaseKeeper:
+    """Sends heartbeats, judges who is alive, and says what should change. The loop makes the changes."""
+
+    def __init__(
+        self, table: LeaseTable, partitions: int, ttl_s: float, owned: Callable[[], Collection[PartitionId]]
+    ) -> None:
+        self._table = table
+        self._partitions = partitions
+        self._ttl_s = ttl_s
+        self._owned = owned
+        self._liveness = Liveness(ttl_s)
+        self._stopping = False
+        self._nudged = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
+        self._trusted_until = 0.0
+        self._alive: frozenset[str] = frozenset()
+        self.view: View | None = None
+        self.taken_at = 0.0
+        self.outages = 0
+        """How often the server was out of reach: it may be another one, or have forgotten, since."""
+        self.failure: Exception | None = None
+        """Why this thread ended, if it did on its own."""
+
+    def start(self) -> None:
+        """Send a first heartbeat in the caller's thread, so that it sees errors of set-up; then go on alone."""
+        self._beat()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait for it; the session stays until it is left or expires."""
+        self._stopping = True
+        self._nudged.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def nudge(self) -> None:
+        """Look around now: something changed among the workers."""
+        self._nudged.set()
+
+    def trusted(self) -> bool:
+        """Whether this worker's leases cannot have run out yet."""
+        return time.monotonic() < self._trusted_until
+
+    def plan(self) -> Rebalance:
+        """What to release and acquire, from the last view."""
+        if self.view is None:
+            return Rebalance()
+        return rebalance(self._table.worker_id, self._alive, self.view.owners, self._partitions)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._nudged.wait(self._ttl_s / _BEATS_PER_TTL)
+                self._nudged.clear()
+                if not self._stopping:
+                    self._try_beat()
+        except Exception as error:  # noqa: BLE001 - handed to the loop, which ends the process with it
+            self.failure = error
+
+    def _try_beat(self) -> None:
+        try:
+            self._beat()
+            if self.plan() or not (self.view and self.view.topology_known):
+                self._table.ring()
+        except RedisError as error:
+            if not is_passing(error):
+                raise
+            self.outages += 1
+            logger.warning("heartbeat failed: %s", error)
+
+    def _beat(self) -> None:
+        sent = time.monotonic()
+        view = self._table.heartbeat(time.monotonic_ns(), self._owned())
+        now = time.monotonic()
+        self._alive = self._liveness.observe(view.beats, now)
+        self.view, self.taken_at = view, sent
+        self._trusted_until = sent + self._ttl_s * _TRUSTED_PART

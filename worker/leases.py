@@ -1,0 +1,97 @@
+"""Partition leases in Redis: one session per worker, kept alive by its heartbeat; partitions point at their owner.
+
+The lease only avoids waste: a worker that wrongly believes in its lease is stopped by the fence in the
+store. So a lost answer is never a danger here, and each script may be repeated.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from msgspec import Struct
+from redis import Redis
+
+from feedback import keys
+from feedback.partitions import PartitionId, Topology
+from feedback.scripting import Script
+from worker.core.shares import Rebalance
+
+_heartbeat = Script("worker", "heartbeat")
+_assign = Script("worker", "assign")
+_leave = Script("worker", "leave")
+
+_BY_FORCE = "*"
+
+
+class View(Struct, frozen=True):
+    """What a heartbeat saw: partition owners, the beats of workers whose session stands, and whether
+    Redis still knows the topology (it may have forgotten everything)."""
+
+    owners: Mapping[int, str]
+    beats: Mapping[str, int]
+    topology_known: bool
+
+
+class LeaseTable:
+    """The leases of one generation, as one worker reads and writes them."""
+
+    def __init__(self, redis: Redis, worker_id: str, topology: Topology, ttl_s: float) -> None:
+        self._redis = redis
+        self.worker_id = worker_id
+        self._topology = topology
+        self._ttl_ms = int(ttl_s * 1000)
+        self._owners = keys.owners(topology.generation)
+
+    def heartbeat(self, beat: int, owned: Iterable[PartitionId]) -> View:
+        """Renew this worker's session for one lease TTL and look around, in one round trip."""
+        names = (
+            keys.worker_session(self.worker_id),
+            keys.WORKERS,
+            self._owners,
+            keys.wake(self.worker_id),
+            keys.TOPOLOGY,
+            *map(keys.queue, owned),
+        )
+        args = (self.worker_id, beat, self._ttl_ms, keys.SESSION_PREFIX, keys.WAKE_TTL_S, keys.WAKE_PREFIX)
+        owners, members, beats, generation, partitions = _heartbeat(self._redis, names, args)
+        return View(
+            owners={int(number): owner.decode() for number, owner in zip(owners[::2], owners[1::2], strict=True)},
+            beats={member.decode(): int(value) for member, value in zip(members, beats, strict=True)},
+            topology_known=generation is not None and partitions is not None,
+        )
+
+    def acquire(self, plan: Rebalance, beats: Mapping[str, int]) -> frozenset[int]:
+        """Claim the partitions of a plan by compare-and-set; those that are this worker's now."""
+        return self._change(
+            ("acquire", number, seen or "", str(beats.get(seen, "")) if seen else "") for number, seen in plan.acquire
+        )
+
+    def owner(self, number: int) -> str | None:
+        """The worker that a partition points at, alive or not."""
+        owner = self._redis.hget(self._owners, str(number))
+        return owner.decode() if isinstance(owner, bytes) else None
+
+    def seize(self, number: int, seen: str | None) -> bool:
+        """Take a partition from the owner seen there, alive or not. The fence keeps that one from committing."""
+        return number in self._change([("acquire", number, seen or "", _BY_FORCE)])
+
+    def release(self, numbers: Collection[int]) -> None:
+        """Give partitions back; those that are another worker's by now are left alone."""
+        self._change(("release", number, "", "") for number in numbers)
+
+    def leave(self) -> None:
+        """End this worker's session: whatever it still owned is free."""
+        names = (keys.worker_session(self.worker_id), keys.WORKERS, keys.wake(self.worker_id))
+        _leave(self._redis, names, (self.worker_id, keys.WAKE_PREFIX, keys.WAKE_TTL_S))
+
+    def ring(self) -> None:
+        """Wake this worker's own loop."""
+        wake = keys.wake(self.worker_id)
+        with self._redis.pipeline() as pipeline:
+            pipeline.rpush(wake, "look")
+            pipeline.expire(wake, keys.WAKE_TTL_S)
+            pipeline.execute()
+
+    def _change(self, steps: Iterable[tuple[str, int, str, str]]) -> frozenset[int]:
+        args: list[str | int] = [self.worker_id, keys.SESSION_PREFIX, keys.WAKE_PREFIX, keys.WAKE_TTL_S]
+        for step in steps:
+            args += step
+        return frozenset(int(number) for number in _assign(self._redis, (self._owners, keys.WORKERS), args))

@@ -1,0 +1,241 @@
+"""The worker's loop: wake, claim, process, acknowledge; and hold the partitions that are its share."""
+
+import contextlib
+import logging
+import random
+import threading
+import time
+from collections.abc import Iterable, Sequence
+
+from redis.exceptions import RedisError
+
+from feedback import keys
+from feedback.connection import BLOCK_S, is_passing
+from feedback.errors import QueueUnavailable, StoreUnavailable
+from feedback.partitions import PartitionId
+from persistence.sidecar.store import PartitionsFenced
+from worker import topology as topologies
+from worker.acknowledge import acknowledge, publish_missing
+from worker.claims import Claim, Claimed, ClaimQueue
+from worker.core import retry
+from worker.engine import Ownership
+from worker.keeper import LeaseKeeper
+from worker.leases import LeaseTable
+from worker.parking import ParkingLot
+from worker.runtime import Runtime
+
+logger = logging.getLogger(__name__)
+
+_HINTS = 512
+
+
+class _Owned:
+    """A partition that this worker owns, and what it has claimed of it."""
+
+    def __init__(self, ownership: Ownership, lot: ParkingLot) -> None:
+        self.ownership = ownership
+        self.lot = lot
+        self.since = time.monotonic()
+        self.waiting: list[Claimed] = []
+
+    def held(self) -> int:
+        """Commands claimed and not finished."""
+        return len(self.waiting) + len(self.lot)
+
+
+class PartitionLoop:
+    """Serves a fair share of the partitions until it is told to stop.
+
+    What it holds in memory it can lose at any moment: claimed commands lie on a list in Redis, outcomes in
+    the store. So trouble of any kind is met by dropping everything and claiming it anew under a new epoch.
+    """
+
+    def __init__(self, runtime: Runtime, worker_id: str) -> None:
+        self._redis = runtime.redis
+        self._store = runtime.store
+        self._engine = runtime.engine
+        self._topology = runtime.topology
+        self._settings = runtime.settings
+        self._worker_id = worker_id
+        ttl_s = runtime.settings.lease_ttl
+        self._table = LeaseTable(runtime.redis, worker_id, runtime.topology, ttl_s)
+        self._keeper = LeaseKeeper(self._table, runtime.topology.partitions, ttl_s, self.partitions)
+        self._queue = ClaimQueue(runtime.redis, worker_id, runtime.settings)
+        self._owned: dict[PartitionId, _Owned] = {}
+        self._ready: set[PartitionId] = set()
+        self._acted_on = 0.0
+        self._outages = 0
+        self._troubles = 0
+
+    def partitions(self) -> tuple[PartitionId, ...]:
+        """The partitions owned right now. May be asked from any thread."""
+        return tuple(self._owned)
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve until `stop` is set, then drain: finish the batch, put the rest back, release everything."""
+        self._keeper.start()
+        threading.Thread(target=self._wake_when, args=(stop,), name="stop-bell", daemon=True).start()
+        try:
+            while not stop.is_set():
+                self._turn_or_recover(stop)
+        finally:
+            stop.set()
+            self._keeper.stop()
+            self._drain()
+
+    def _wake_when(self, stop: threading.Event) -> None:
+        stop.wait()
+        # Without a server there is nothing to wake: the loop's blocking read has ended by itself.
+        with contextlib.suppress(RedisError):
+            self._table.ring()
+
+    def _turn_or_recover(self, stop: threading.Event) -> None:
+        try:
+            self._turn()
+            self._troubles = 0
+        except PartitionsFenced as fenced:
+            logger.warning("fenced off partitions=%s", _names(fenced.partitions))
+            self._drop(fenced.partitions)
+        except (RedisError, StoreUnavailable) as error:
+            if isinstance(error, RedisError) and not is_passing(error):
+                raise QueueUnavailable(f"Redis: {error}") from error
+            self._troubles += 1
+            self._drop(self.partitions())
+            pause = retry.delay(self._troubles, random.random(), cap_s=2.0)  # noqa: S311 - jitter, not a secret
+            logger.warning("out of service for %.2f s: %s", pause, error)
+            stop.wait(pause)
+
+    def _turn(self) -> None:
+        """One round: leases, then either a batch or a wait for work."""
+        if self._keeper.failure is not None:
+            raise self._keeper.failure
+        self._look_after_leases()
+        if not self._keeper.trusted():
+            # The lease may have run out; a commit would be fenced off. The keeper goes on trying.
+            time.sleep(self._settings.lease_ttl / 50)
+            return
+        self._claim()
+        batch = self._batch()
+        if batch:
+            self._process(batch)
+        elif not self._ready:
+            self._await_work()
+
+    def _claim(self) -> None:
+        """Take what waits in the partitions that were rung for, up to one batch in all."""
+        self._ready &= self._owned.keys()
+        ready = list(self._ready)
+        random.shuffle(ready)  # which partition comes first when there is more than one batch
+        # What a failed round left undone is tried again before more is claimed.
+        held = {partition: self._owned[partition].held() for partition in ready if not self._owned[partition].waiting}
+        for partition, batch in self._queue.claim(held, self._settings.batch_size).items():
+            if batch is None:
+                self._drop((partition,))
+                continue
+            owned = self._owned[partition]
+            owned.waiting = [
+                claim for claim in batch.claims if not (isinstance(claim, Claim) and owned.lot.admit(claim))
+            ]
+            if not batch.more or owned.held() >= self._queue.max_held:
+                self._ready.discard(partition)
+
+    def _batch(self) -> list[Claimed]:
+        now = time.monotonic()
+        batch: list[Claimed] = []
+        for owned in self._owned.values():
+            batch += owned.lot.due(now)
+            batch += owned.waiting
+        return batch
+
+    def _process(self, batch: Sequence[Claimed]) -> None:
+        processed = self._engine.process(batch, {p: owned.ownership for p, owned in self._owned.items()})
+        endings = list(processed.ended)
+        now = time.monotonic()
+        for partition in {claim.partition for claim in batch}:
+            owned = self._owned[partition]
+            tried = [claim for claim in batch if isinstance(claim, Claim) and claim.partition == partition]
+            deferred = [(claim, error) for claim, error in processed.deferred if claim.partition == partition]
+            if owned.held() >= self._queue.max_held:
+                self._ready.add(partition)  # there may be room again for what was left on its queue
+            endings += owned.lot.settle(tried, deferred, now)
+        acknowledge(self._queue, self._store, endings)
+        for owned in self._owned.values():
+            owned.waiting.clear()
+
+    def _await_work(self) -> None:
+        """Block until something is rung in, or a parked Session's time has come."""
+        due = [at for owned in self._owned.values() if (at := owned.lot.next_due()) is not None]
+        timeout = min([BLOCK_S, *(max(0.001, at - time.monotonic()) for at in due)])
+        wake = keys.wake(self._worker_id)
+        rung = self._redis.execute_command("BLMPOP", f"{timeout:.3f}", 1, wake, "LEFT", "COUNT", _HINTS)
+        for hint in set(rung[1]) if rung else ():
+            if hint.isdigit():
+                self._ready.add(PartitionId(self._topology.generation, int(hint)))
+            elif hint == b"lease":
+                self._keeper.nudge()
+            else:
+                self._ready.update(self._owned)
+
+    def _look_after_leases(self) -> None:
+        """Do what the keeper's last look around calls for."""
+        view = self._keeper.view
+        seen_at = self._keeper.taken_at
+        if view is None or seen_at <= self._acted_on:
+            return
+        self._acted_on = time.monotonic()
+        if not view.topology_known or self._keeper.outages != self._outages:
+            # Another server, or one that forgot: claim everything anew, and publish what it lost.
+            self._outages = self._keeper.outages
+            topologies.publish(self._redis, self._topology)
+            self._drop(self.partitions())
+        mine = {number for number, owner in view.owners.items() if owner == self._worker_id}
+        self._drop([p for p, owned in self._owned.items() if owned.since < seen_at and p.number not in mine])
+        plan = self._keeper.plan()
+        self._release([PartitionId(self._topology.generation, number) for number in plan.release])
+        granted = self._table.acquire(plan, view.beats) if plan.acquire else frozenset()
+        self._adopt((mine | granted) - set(plan.release))
+
+    def _adopt(self, numbers: Iterable[int]) -> None:
+        """Take over what is not held yet: a new epoch, unfinished commands back in order, lost events published."""
+        partitions = [PartitionId(self._topology.generation, number) for number in sorted(numbers)]
+        new = [partition for partition in partitions if partition not in self._owned]
+        if not new:
+            return
+        for partition, fence in self._store.acquire_fences(new, self._worker_id).items():
+            left = self._queue.recover(partition)
+            if left is None:
+                continue
+            if left.published < fence.sequence:
+                publish_missing(self._queue, self._store, partition, left.published, fence.sequence)
+            lot = ParkingLot(self._settings.max_attempts, random.random)
+            self._owned[partition] = _Owned(Ownership(fence.epoch, fence.sequence), lot)
+            self._ready.add(partition)
+        logger.info("acquired partitions=%s", _names(new))
+
+    def _release(self, partitions: Iterable[PartitionId]) -> None:
+        """Give partitions back, with what was claimed of them at the head of the queue."""
+        held = [partition for partition in partitions if partition in self._owned]
+        if not held:
+            return
+        for partition in held:
+            self._queue.recover(partition)
+        self._table.release([partition.number for partition in held])
+        self._drop(held)
+        logger.info("released partitions=%s", _names(held))
+
+    def _drop(self, partitions: Iterable[PartitionId]) -> None:
+        """Forget what is held of these partitions. Nothing is lost: see the class."""
+        for partition in partitions:
+            self._owned.pop(partition, None)
+            self._ready.discard(partition)
+
+    def _drain(self) -> None:
+        try:
+            self._release(self.partitions())
+            self._table.leave()
+        except RedisError as error:
+            logger.warning("left without releasing; the leases run out by themselves: %s", error)
+
+
+def _names(partitions: Iterable[PartitionId]) -> str:
+    return ",".join(map(str, partitions))

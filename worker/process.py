@@ -1,0 +1,41 @@
+"""A worker process from its start to its end."""
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from uuid import uuid4
+
+from redis import Redis
+
+from feedback import connection
+from feedback.settings import Settings
+from worker.loop import PartitionLoop
+from worker.rq_worker import FeedbackWorker
+from worker.runtime import open_runtime, wall_clock_ms
+
+logger = logging.getLogger(__name__)
+
+
+def run_worker(
+    settings: Settings,
+    stop: threading.Event,
+    *,
+    connect: Callable[[str], Redis] = connection.connect,
+    clock_ms: Callable[[], int] = wall_clock_ms,
+) -> None:
+    """Serve a share of the partitions until `stop` is set, then drain.
+
+    Raises:
+        SettingsInvalid, StoreForeign, StoreUnavailable, QueueUnavailable: an operator has to look.
+    """
+    worker_id = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
+    redis = connect(settings.redis_url)
+    try:
+        with open_runtime(settings, redis, clock_ms=clock_ms) as runtime:
+            logger.info("worker started worker=%s partitions=%d", worker_id, runtime.topology.partitions)
+            FeedbackWorker(PartitionLoop(runtime, worker_id), runtime, worker_id).serve(stop)
+            logger.info("worker stopped worker=%s", worker_id)
+    finally:
+        redis.close()

@@ -1,0 +1,56 @@
+"""What a worker process works with, put together from its settings."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+from msgspec import Struct
+from redis import Redis
+
+from feedback.partitions import Topology
+from feedback.settings import Settings
+from persistence.session_log import SessionLogs
+from persistence.sidecar import open_store
+from persistence.sidecar.store import SidecarStore
+from worker import topology as topologies
+from worker.barrier import LogBarrier
+from worker.engine import Engine
+
+
+class Runtime(Struct, frozen=True):
+    """The parts that a worker's loop and the RQ job function share."""
+
+    settings: Settings
+    redis: Redis
+    store: SidecarStore
+    topology: Topology
+    engine: Engine
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the Unix epoch."""
+    return time.time_ns() // 1_000_000
+
+
+@contextlib.contextmanager
+def open_runtime(settings: Settings, redis: Redis, *, clock_ms: Callable[[], int] = wall_clock_ms) -> Iterator[Runtime]:
+    """Open store and logs, agree on the topology; everything but `redis` is closed at the end.
+
+    Raises:
+        SettingsInvalid, StoreForeign, StoreUnavailable: something is missing, not ours, or out of reach.
+    """
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(contextlib.closing(open_store(settings.sidecar_url)))
+        logs = SessionLogs(Path(settings.sessions), index_bytes=settings.index_bytes)
+        barrier = stack.enter_context(LogBarrier(logs, settings.io_threads))
+        engine = Engine(
+            store,
+            barrier,
+            max_note_bytes=settings.max_note_bytes,
+            clock_ms=clock_ms,
+            new_version=lambda: str(uuid4()),
+        )
+        topology = topologies.establish(redis, store, settings)
+        yield Runtime(settings, redis, store, topology, engine)

@@ -1,0 +1,102 @@
+"""One command outside the loop: under its partition's lease and fence, after whatever was claimed before it."""
+
+import time
+from uuid import uuid4
+
+from feedback import keys
+from feedback.commands import Command, digest_of
+from feedback.connection import BLOCK_S
+from feedback.errors import QueueUnavailable
+from feedback.events import Event
+from feedback.failures import error_of
+from feedback.partitions import PartitionId
+from persistence.sidecar.store import PartitionsFenced
+from worker.acknowledge import acknowledge, publish_missing
+from worker.claims import Claim, Claimed, ClaimQueue, Failed
+from worker.core.batching import Answered
+from worker.engine import Ownership
+from worker.leases import LeaseTable
+from worker.runtime import Runtime
+
+_PREFIX = "rq-job-"
+_PATIENCE_TTLS = 4
+
+
+def apply_one(runtime: Runtime, command: Command) -> Event:
+    """Seize the command's partition, finish what its owner had claimed, apply the command, and give it back.
+
+    A worker that owned the partition is fenced off and claims it anew afterwards. Others that run single
+    commands of the same partition take turns.
+
+    Raises:
+        FeedbackError: the command failed, or could not have its turn in time (`QueueUnavailable`).
+    """
+    partition = runtime.topology.partition_of(command.session_id)
+    table = LeaseTable(runtime.redis, f"{_PREFIX}{uuid4().hex}", runtime.topology, runtime.settings.lease_ttl)
+    deadline = time.monotonic() + _PATIENCE_TTLS * runtime.settings.lease_ttl
+    try:
+        while True:
+            table.heartbeat(time.monotonic_ns(), ())
+            _take_turn(runtime, table, partition, deadline)
+            try:
+                return _apply(runtime, table, partition, command)
+            except PartitionsFenced:
+                if time.monotonic() > deadline:
+                    raise
+            finally:
+                table.release([partition.number])
+    finally:
+        table.leave()
+
+
+def _take_turn(runtime: Runtime, table: LeaseTable, partition: PartitionId, deadline: float) -> None:
+    while True:
+        owner = table.owner(partition.number)
+        polite = owner is not None and owner.startswith(_PREFIX) and runtime.redis.exists(keys.worker_session(owner))
+        if not polite and table.seize(partition.number, owner):
+            return
+        if time.monotonic() > deadline:
+            raise QueueUnavailable(f"partition {partition} is busy with other single commands; run the job again")
+        # Whoever releases a partition or ends a session rings all others.
+        wait_s = min(BLOCK_S, runtime.settings.lease_ttl)
+        runtime.redis.blpop([keys.wake(table.worker_id)], timeout=wait_s)
+
+
+def _apply(runtime: Runtime, table: LeaseTable, partition: PartitionId, command: Command) -> Event:
+    queue = ClaimQueue(runtime.redis, table.worker_id, runtime.settings)
+    fence = runtime.store.acquire_fences([partition], table.worker_id)[partition]
+    left = queue.recover(partition)
+    if left is None:
+        raise PartitionsFenced([partition])
+    if left.published < fence.sequence:
+        publish_missing(queue, runtime.store, partition, left.published, fence.sequence)
+    ownership = {partition: Ownership(fence.epoch, fence.sequence)}
+    earlier = _claim(queue, partition, left.commands)
+    own = Claim(partition, command.command_id.encode(), command, digest_of(command))
+    processed = runtime.engine.process([*earlier, own], ownership)
+    acknowledge(
+        queue, runtime.store, [(claim, end) for claim, end in processed.ended if not _is_failed(claim, end, own)]
+    )
+    queue.recover(partition)  # what had to wait goes back, in order
+    for claim, ending in processed.ended:
+        if claim is own and isinstance(ending, Answered):
+            return ending.event
+        if claim is own and isinstance(ending, Failed):
+            raise error_of(ending.failure)
+    raise next(error for claim, error in processed.deferred if claim is own)
+
+
+def _claim(queue: ClaimQueue, partition: PartitionId, most: int) -> list[Claimed]:
+    """What the last owner had claimed: it stood before the single command on the queue."""
+    claims: list[Claimed] = []
+    while len(claims) < most:
+        batch = queue.claim({partition: len(claims)}, most - len(claims))[partition]
+        if batch is None or not batch.claims:
+            break
+        claims += batch.claims
+    return claims
+
+
+def _is_failed(claim: Claimed, ending: object, own: Claim) -> bool:
+    """RQ itself records the failure of the job that it runs."""
+    return claim is own and isinstance(ending, Failed)
