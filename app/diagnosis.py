@@ -32,7 +32,7 @@ class Finding(Struct, frozen=True, omit_defaults=True):
 
 def diagnose(settings: Settings) -> list[Finding]:
     """Look at server, store, log root, topology, workers and projector. Raises nothing that it looks for."""
-    findings = []
+    findings: list[Finding] = []
     for name, check, cure in _CHECKS:
         try:
             findings.extend(check(settings))
@@ -57,9 +57,8 @@ def _server(settings: Settings) -> Iterator[Finding]:
 def _store(settings: Settings) -> Iterator[Finding]:
     store = open_existing_store(settings.sidecar_url)
     if store is None:
-        yield Finding(
-            "store", f"nothing at {settings.sidecar_url}", "start a worker, which makes it, or correct the URL"
-        )
+        cure = "start a worker, which makes it, or correct the URL"
+        yield Finding("store", f"nothing at {settings.sidecar_url}", cure)
         return
     with closing(store):
         health = store.health()

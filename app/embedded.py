@@ -68,7 +68,7 @@ class EmbeddedServer:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for _ in range(_ATTEMPTS):
             self._port = _free_port(self._remembered_port())
-            self.child = Child("server", self._command(), log=self._directory / "server.log", inherit=self._inherit)
+            self.child = Child("server", self._command(), log=self._directory / "valkey.log", inherit=self._inherit)
             self.child.start()
             if self._is_ready(self.child, cancelled):
                 self._port_file.write_text(f"{self._port}\n", encoding="ascii")

@@ -46,7 +46,7 @@ class System:
         self._inherit = inherit
         self._server = None
         if not settings.redis_url:
-            self._server = EmbeddedServer(home / "server", server_options, inherit=inherit)
+            self._server = EmbeddedServer(home / "valkey", server_options, inherit=inherit)
         self._serving: list[Child] = []
 
     @property

@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from contextlib import closing
 
+import msgspec
 from msgspec import Struct
 from rich import box
 from rich.table import Table
@@ -13,7 +14,7 @@ from app.cli.options import add_common, add_settings, client_settings
 from app.cli.output import console, printable, write_json
 from app.endpoint import require_server
 from app.inspection import Ownership, QueueLengths, ServerFacts, open_server, read_ownership, read_queues, read_server
-from feedback.partitions import PartitionId, Topology
+from feedback.partitions import PartitionId
 from projections.lag import lag
 
 
@@ -28,11 +29,19 @@ class PartitionStatus(Struct, frozen=True, kw_only=True):
     lag: int | None
 
 
+class TopologyStatus(Struct, frozen=True, rename="camel"):
+    """How Sessions are spread over queues."""
+
+    generation: int
+    partitions: int
+    max_note_bytes: int
+
+
 class SystemStatus(Struct, frozen=True, kw_only=True):
     """The `--json` document."""
 
     server: ServerFacts
-    topology: Topology | None
+    topology: TopologyStatus | None
     workers: tuple[str, ...]
     waiting: int
     claimed: int
@@ -74,7 +83,7 @@ def _status(
 ) -> SystemStatus:
     return SystemStatus(
         server=server,
-        topology=ownership.topology,
+        topology=msgspec.convert(ownership.topology, TopologyStatus | None, from_attributes=True),
         workers=ownership.workers,
         waiting=sum(queue.waiting for queue in queues.values()),
         claimed=sum(queue.claimed for queue in queues.values()),
