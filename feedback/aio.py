@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from feedback import connection
 from feedback.errors import ShuttingDown
-from feedback.flows import MAX_QUEUED, Call, Flow, Submitted
+from feedback.flows import MAX_QUEUED, Call, Flow, Submitted, wall_clock_ms
 from feedback.operations import DEFAULT_TIMEOUT_S, Operations
 from feedback.requests import Request
 from feedback.results import Result
@@ -55,10 +55,12 @@ class AsyncTicket:
 class AsyncFeedbackClient:
     """`FeedbackClient` for asyncio: the same arguments, results and exceptions; an async context manager."""
 
-    def __init__(self, redis: aio.Redis, *, max_queued: int = MAX_QUEUED) -> None:
+    def __init__(
+        self, redis: aio.Redis, *, max_queued: int = MAX_QUEUED, clock_ms: Callable[[], int] = wall_clock_ms
+    ) -> None:
         """Use the server of an existing redis-py asyncio client, which stays the caller's."""
         self._redis = connection.like_async(redis)
-        self._operations = Operations(block_s=connection.BLOCK_S, max_queued=max_queued)
+        self._operations = Operations(block_s=connection.BLOCK_S, max_queued=max_queued, clock_ms=clock_ms)
         self._closed = False
 
     @classmethod

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from feedback import connection
 from feedback.errors import ShuttingDown
-from feedback.flows import MAX_QUEUED, Call, Flow, Submitted
+from feedback.flows import MAX_QUEUED, Call, Flow, Submitted, wall_clock_ms
 from feedback.operations import DEFAULT_TIMEOUT_S, Operations
 from feedback.requests import Request
 from feedback.results import Result
@@ -64,13 +64,16 @@ class FeedbackClient:
     exception. Exceptions are infrastructure failures (`feedback.errors`).
     """
 
-    def __init__(self, redis: Redis, *, max_queued: int = MAX_QUEUED) -> None:
+    def __init__(
+        self, redis: Redis, *, max_queued: int = MAX_QUEUED, clock_ms: Callable[[], int] = wall_clock_ms
+    ) -> None:
         """Use the server of an existing redis-py client, which stays the caller's.
 
-        `max_queued` is the length of a partition's queue past which commands are refused (`QueueFull`).
+        `max_queued` is the length of a partition's queue past which commands are refused (`QueueFull`);
+        deadlines are counted from `clock_ms`, milliseconds since the Unix epoch.
         """
         self._redis = connection.like(redis)
-        self._operations = Operations(block_s=connection.BLOCK_S, max_queued=max_queued)
+        self._operations = Operations(block_s=connection.BLOCK_S, max_queued=max_queued, clock_ms=clock_ms)
         self._closed = False
 
     @classmethod

@@ -64,6 +64,11 @@ _enqueue = Script("feedback", "enqueue")
 _ask = Script("feedback", "ask")
 
 
+def wall_clock_ms() -> int:
+    """Milliseconds since the Unix epoch."""
+    return time.time_ns() // 1_000_000
+
+
 class Submitted(Struct, frozen=True):
     """What became of one submitted request: on the queue (neither), answered at the boundary, or refused."""
 
@@ -81,7 +86,7 @@ class Flows:
         block_s: float = BLOCK_S,
         max_queued: int = MAX_QUEUED,
         retention_ms: int = RETENTION_MS,
-        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._block_s = block_s
         self._max_queued = max_queued
@@ -298,7 +303,7 @@ class Flows:
             delay = min(2 * delay, 1.0)
 
     def _deadline_ms(self, timeout: float) -> int:
-        return time.time_ns() // 1_000_000 + int(1000 * timeout)
+        return wall_clock_ms() + int(1000 * timeout)
 
 
 def _refusal(command_id: str, outcome: bytes) -> FeedbackError | None:

@@ -4,9 +4,9 @@ Each is a flow (`feedback.flows`): `FeedbackClient` runs it to its end, `AsyncFe
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from feedback.flows import MAX_QUEUED, Flow, Flows, Submitted
+from feedback.flows import Flow, Flows, Submitted
 from feedback.model import Rating
 from feedback.requests import Delete, ExpiresAt, Put, Request, check_timeout
 from feedback.results import Result
@@ -17,8 +17,8 @@ DEFAULT_TIMEOUT_S = 30.0
 class Operations:
     """What a client can do. `timeout` is in seconds everywhere, and bounds the whole call."""
 
-    def __init__(self, *, block_s: float, max_queued: int = MAX_QUEUED) -> None:
-        self._flows = Flows(block_s=block_s, max_queued=max_queued)
+    def __init__(self, *, block_s: float, max_queued: int, clock_ms: Callable[[], int]) -> None:
+        self._flows = Flows(block_s=block_s, max_queued=max_queued, clock_ms=clock_ms)
 
     def put(
         self,

@@ -10,10 +10,11 @@ from uuid import uuid4
 from redis import Redis
 
 from feedback import connection
+from feedback.flows import wall_clock_ms
 from feedback.settings import Settings
 from worker.loop import PartitionLoop
 from worker.rq_worker import FeedbackWorker
-from worker.runtime import open_runtime, wall_clock_ms
+from worker.runtime import open_runtime
 
 logger = logging.getLogger(__name__)
 

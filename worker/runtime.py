@@ -1,7 +1,6 @@
 """What a worker process works with, put together from its settings."""
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -9,6 +8,7 @@ from uuid import uuid4
 from msgspec import Struct
 from redis import Redis
 
+from feedback.flows import wall_clock_ms
 from feedback.partitions import Topology
 from feedback.settings import Settings
 from persistence.session_log import SessionLogs
@@ -27,11 +27,6 @@ class Runtime(Struct, frozen=True):
     store: SidecarStore
     topology: Topology
     engine: Engine
-
-
-def wall_clock_ms() -> int:
-    """Milliseconds since the Unix epoch."""
-    return time.time_ns() // 1_000_000
 
 
 @contextlib.contextmanager

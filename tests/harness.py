@@ -1,0 +1,75 @@
+"""What integration tests share: a worker and a projector of the real code, as threads of the test's process."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from feedback.flows import wall_clock_ms
+from feedback.settings import Settings
+from persistence.session_log import LogWriter
+from persistence.session_log.events import exchange
+from projections.process import run_projector
+from worker.process import run_worker
+
+T = TypeVar("T")
+
+CREATED_AT = 1_790_000_000_000
+
+
+def settings_for(url: str, home: Path, **more: object) -> Settings:
+    """Settings of a system whose files lie in `home`; few partitions, so that tests see them contended."""
+    usual = {
+        "redis_url": url,
+        "sidecar_url": f"sqlite:///{home / 'sidecar.sqlite3'}",
+        "sessions": str(home / "sessions"),
+        "max_note_bytes": 8192,
+        "partitions": 4,
+        "lease_ttl": 2.0,
+    }
+    (home / "sessions").mkdir(parents=True, exist_ok=True)
+    return msgspec.convert(usual | more, Settings)
+
+
+@contextmanager
+def serving(
+    settings: Settings,
+    *,
+    workers: int = 1,
+    projector: bool = True,
+    clock_ms: Callable[[], int] = wall_clock_ms,
+) -> Iterator[threading.Event]:
+    """Workers and a projector, until the block ends; what one of them raised is raised at its end."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(workers + 1) as threads:
+        running = [threads.submit(run_worker, settings, stop, clock_ms=clock_ms) for _ in range(workers)]
+        if projector:
+            running.append(threads.submit(run_projector, settings, stop))
+        try:
+            yield stop
+        finally:
+            stop.set()
+    for process in running:
+        process.result()
+
+
+def write_session(settings: Settings, session_id: str, *message_ids: str, cwd: str | None = "/w") -> None:
+    """A Session log with one eligible assistant message per id."""
+    with LogWriter(Path(settings.sessions), session_id, created_at=CREATED_AT, cwd=cwd) as log:
+        for turn, message_id in enumerate(message_ids, start=1):
+            log.append(exchange(turn, "Please?", "Here.", user_id=f"u{turn}", assistant_id=message_id))
+
+
+def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:
+    """Poll until the condition holds; its (true) value."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"never came true: {what}")
+        time.sleep(0.005)
+    return value
