@@ -5,6 +5,8 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import ClassVar
 
 from feedback.errors import FeedbackError
 from feedback.model import SessionIdentity
@@ -57,8 +59,10 @@ class SqliteStore:
     Not to be used in a child process after a fork: open another one there.
     """
 
-    def __init__(self, path: Path | None, *, busy_timeout: float = 5.0) -> None:
-        """Open the store, making the file (never its directory) where there is none; `path` None: in memory.
+    _durable: ClassVar[bool] = True
+
+    def __init__(self, path: Path, *, busy_timeout: float = 5.0) -> None:
+        """Open the store, making the file (never its directory) where there is none.
 
         `busy_timeout`: how long to wait for other writers, in seconds, before `StoreUnavailable`.
 
@@ -66,16 +70,17 @@ class SqliteStore:
             StoreForeign: not a SQLite database, another program's, or a newer schema. Nothing was changed in it.
             StoreUnavailable: it cannot be opened, read, locked or written; with path and reason.
         """
-        self._connections = SqliteConnections(path, busy_timeout)
+        self._connections = SqliteConnections(path, busy_timeout, durable=self._durable)
+        self._wal = path.with_name(f"{path.name}-wal")
         self._checkpoint_lock = threading.Lock()
         self._checkpoint_failure: str | None = None
         # An estimate of what this process added to the WAL since its last checkpoint.
         self._wal_pages = 0
 
-    @classmethod
-    def in_memory(cls) -> "SqliteStore":
-        """A store that lives as long as this object: for tests."""
-        return cls(None)
+    @staticmethod
+    def in_memory() -> "SqliteStore":
+        """A store for tests, which is gone when it is closed; what it commits stays in the system's page cache."""
+        return _VolatileStore()
 
     def topology(self) -> StoredTopology | None:
         """The deployment's topology, or None in a new store."""
@@ -205,7 +210,7 @@ class SqliteStore:
         One connection holds the write lock, so that no commit can restart the WAL meanwhile; another
         one copies, as far as readers allow, without waiting for them.
         """
-        if self._connections.path is None or not self._checkpoint_lock.acquire(blocking=False):
+        if not self._checkpoint_lock.acquire(blocking=False):
             return
         try:
             with self._connections.lease() as guard, self._connections.lease() as copier:
@@ -221,11 +226,24 @@ class SqliteStore:
             self._checkpoint_lock.release()
 
     def _wal_bytes(self) -> int:
-        path = self._connections.path
         try:
-            return 0 if path is None else path.with_name(path.name + "-wal").stat().st_size
+            return self._wal.stat().st_size
         except OSError:
             return 0
+
+
+class _VolatileStore(SqliteStore):
+    """Its own temporary directory, no syncs; everything else is the real engine."""
+
+    _durable = False
+
+    def __init__(self) -> None:
+        self._directory = TemporaryDirectory(prefix="feedback-sidecar-")
+        super().__init__(Path(self._directory.name) / "sidecar.sqlite3")
+
+    def close(self) -> None:
+        super().close()
+        self._directory.cleanup()
 
 
 def _read_topology(connection: sqlite3.Connection) -> StoredTopology | None:

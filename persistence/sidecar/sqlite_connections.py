@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 from feedback.errors import StoreForeign, StoreUnavailable
 from persistence.sidecar import schema
@@ -22,8 +21,6 @@ WAL_KEPT_BYTES = 32 * 2**20
 """What the WAL file keeps of its size when it starts anew: overwriting is faster than growing."""
 
 _PRAGMAS = (
-    # FULL syncs the WAL in every commit; NORMAL may lose the last ones in a power cut.
-    "PRAGMA synchronous = FULL",
     # Where fsync stops short of the platter (macOS); means nothing elsewhere.
     "PRAGMA fullfsync = ON",
     "PRAGMA checkpoint_fullfsync = ON",
@@ -43,12 +40,9 @@ class _Connection(sqlite3.Connection):
 
 
 class SqliteConnections:
-    """A pool for one database file, or for one in memory (`path` None).
+    """A pool for one database file. May be used from any thread, but not in a child after a fork."""
 
-    May be used from any thread, but not in a child after a fork.
-    """
-
-    def __init__(self, path: Path | None, busy_timeout: float) -> None:
+    def __init__(self, path: Path, busy_timeout: float, *, durable: bool) -> None:
         """Open the first connection, making the database where there is none (but never its directory).
 
         Raises:
@@ -56,9 +50,9 @@ class SqliteConnections:
             StoreUnavailable: the directory is missing, or the file cannot be opened, read, locked or written.
         """
         self.busy_timeout = busy_timeout
-        self.location = ":memory:" if path is None else str(path)
-        self._path = None if path is None else path.absolute()
-        self._memory_uri = f"file:/feedback-{uuid4()}?vfs=memdb"
+        self.location = str(path)
+        self._durable = durable
+        self._path = path.absolute()
         self._lock = threading.Lock()
         self._idle: list[_Connection] = []
         self._closed = False
@@ -69,13 +63,6 @@ class SqliteConnections:
             first = self._open(create=True)
         self._file = self._file_identity()
         self._give_back(first)
-        # A database in memory lives as long as one connection to it.
-        self._anchor = None if path is not None else self._take()
-
-    @property
-    def path(self) -> Path | None:
-        """The database file; None in memory."""
-        return self._path
 
     @contextlib.contextmanager
     def lease(self) -> Iterator[sqlite3.Connection]:
@@ -118,8 +105,6 @@ class SqliteConnections:
         with self._lock:
             self._closed = True
         self._retire_all()
-        if self._anchor is not None:
-            self._anchor.close()
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -129,7 +114,7 @@ class SqliteConnections:
             raise translate(error, self.location) from error
 
     def _take(self) -> _Connection:
-        if self._path is not None and self._file_identity() != self._file:
+        if self._file_identity() != self._file:
             # Committing to a file that has lost its name would lose the commit.
             self._retire_all()
         with self._lock:
@@ -157,26 +142,24 @@ class SqliteConnections:
 
     def _file_identity(self) -> tuple[int, int] | None:
         try:
-            found = None if self._path is None else self._path.stat()
+            found = self._path.stat()
         except OSError:
             return None
-        return None if found is None else (found.st_dev, found.st_ino)
+        return found.st_dev, found.st_ino
 
     def _open(self, *, create: bool) -> _Connection:
-        if self._path is not None:
-            self._refuse_foreign(self._path)
+        self._refuse_foreign(self._path)
         # Only the constructor creates: a database that vanished later is a failure, not an empty store.
-        uri = self._memory_uri if self._path is None else f"{self._path.as_uri()}?mode={'rwc' if create else 'rw'}"
-        connection = self._connect(uri)
+        connection = self._connect(f"{self._path.as_uri()}?mode={'rwc' if create else 'rw'}")
         connection.generation = self._generation
         try:
+            # FULL syncs the WAL in every commit; NORMAL may lose the last ones in a power cut.
+            connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'OFF'}")
             for pragma in _PRAGMAS:
                 connection.execute(pragma)
             schema.migrate(connection, self.location, create=create)
-            if self._path is None:
-                connection.execute("PRAGMA journal_mode = MEMORY")
-            else:
-                self._use_wal(connection)
+            self._use_wal(connection)
+            if self._durable:
                 self._settle(self._path)
         except BaseException:
             connection.close()
