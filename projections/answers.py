@@ -11,6 +11,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from feedback.commands import parse_command_id
 from feedback.errors import CommandFailed, FeedbackError, StoreUnavailable
 from feedback.events import decode_event, result_of
 from feedback.failures import Failure, failure_of
@@ -71,7 +72,7 @@ class Answers:
     def outcome(self, query: OutcomeQuery) -> Answer:
         """The recorded answer to a command."""
         try:
-            record = self._store.record(query.command_id)
+            record = self._store.record(parse_command_id(query.command_id))
             if record is None:
                 return Unknown()
             event = decode_event(record.event)

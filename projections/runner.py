@@ -96,9 +96,7 @@ class Follower:
             _log.warning("checkpoints lost or ahead of the store generation=%d", generation)
             self._start_anew(positions)
             return True
-        # Each partition gets its field: they tell the next generation what this one consisted of.
-        missing = [Advance(partition, 0, 0) for partition in partitions if partition.number not in known]
-        if not missing or self._cache.store(self._cache.read(()).era, (), missing):
+        if self._begin(partitions, known):
             self._positions = positions
             _log.info("following generation=%d partitions=%d", generation, len(partitions))
         return True
@@ -131,10 +129,17 @@ class Follower:
             return current
         begun = any(self._store.heads(current).values())
         old = tuple(PartitionId(previous, number) for number in sorted(known))
-        if begun and all(known[partition.number] >= head for partition, head in self._store.heads(old).items()):
+        drained = all(known[partition.number] >= head for partition, head in self._store.heads(old).items())
+        # With checkpoints of its own, the new generation is followed from its first event on.
+        if begun and drained and self._begin(current, self._cache.checkpoints(topology.generation)):
             self._cache.forget_checkpoints(previous)
             return current
         return old
+
+    def _begin(self, partitions: Sequence[PartitionId], known: Mapping[int, int]) -> bool:
+        """Give each partition its checkpoint. They also tell the next generation what this one consisted of."""
+        missing = [Advance(partition, 0, 0) for partition in partitions if partition.number not in known]
+        return not missing or self._cache.store(self._cache.read(()).era, (), missing)
 
     def _behind(self) -> dict[PartitionId, list[Row]]:
         """Partitions whose store is not where this follower is; nothing, and no positions, if Redis has changed."""

@@ -1,0 +1,276 @@
+"""The responder on a real server: lists that are never older than the question, waiting, bad questions."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+import pytest
+from redis import Redis
+
+from feedback import keys, queries
+from feedback.client import FeedbackClient
+from feedback.connection import connect
+from feedback.errors import CommandUnknown, LogCorrupt, StoreUnavailable
+from feedback.model import Item
+from feedback.queries import Answer, Answered, Failed, ListQuery, OutcomeQuery, Query, decode_answer, encode_query
+from feedback.results import ItemList, Ok, Rejected, Result, SessionNotFound, result_from_builtins
+from persistence.sidecar import SqliteStore
+from projections.cache import ListCache
+from projections.queries import Responder
+from projections.views import load
+from tests.integration.projecting import NEXT_LIFE, Deployment, running, wait_until
+
+
+@pytest.fixture
+def deployment(redis_client: Redis, tmp_path: Path) -> Iterator[Deployment]:
+    with closing(SqliteStore(tmp_path / "sidecar.sqlite3")) as store:
+        yield Deployment(redis_client, store)
+
+
+@pytest.fixture
+def responder(valkey_url: str, deployment: Deployment) -> Iterator[Responder]:
+    """A responder to be stepped by the test."""
+    with connect(valkey_url) as client, ThreadPoolExecutor(2) as threads:
+        yield Responder(client, deployment.store, deployment, threads)
+
+
+@pytest.fixture
+def client(valkey_url: str, responder: Responder) -> Iterator[FeedbackClient]:
+    """A client whose questions a running responder answers."""
+    with running(responder), FeedbackClient.from_url(valkey_url) as client:
+        yield client
+
+
+def in_ms(seconds: float) -> int:
+    return time.time_ns() // 1_000_000 + int(1000 * seconds)
+
+
+def ask(redis: Redis, *asked: Query | bytes) -> None:
+    for query in asked:
+        redis.rpush(keys.QUERIES, query if isinstance(query, bytes) else encode_query(query))
+
+
+def answers(redis: Redis, query_id: str) -> list[Answer]:
+    return [decode_answer(data) for data in redis.execute_command("LRANGE", keys.reply(query_id), 0, -1)]
+
+
+def answered(responder: Responder, redis: Redis, query_id: str) -> Answer:
+    """Step until there is an answer."""
+
+    def step() -> bool:
+        responder.step(0.05)
+        return bool(answers(redis, query_id))
+
+    wait_until(step, f"an answer to {query_id}")
+    return answers(redis, query_id)[0]
+
+
+def list_query(query_id: str, session_id: str, *, at_least: int | None = None, seconds: float = 60) -> ListQuery:
+    return ListQuery(query_id=query_id, deadline=in_ms(seconds), session_id=session_id, at_least=at_least)
+
+
+def items_of(result: Result) -> tuple[Item, ...]:
+    assert isinstance(result, Ok)
+    assert isinstance(result.value, ItemList)
+    return result.value.items
+
+
+def test_lists_what_is_committed(client: FeedbackClient, deployment: Deployment) -> None:
+    """Without any follower: each list is as of the question, with its revision."""
+    first = deployment.put("s1", "m1", note="as it was written ")
+    result = client.list("s1")
+    assert (items_of(result), result.revision) == ((first.item,), 1)
+    second = deployment.put("s1", "m2", "negative", publish=False)
+    result = client.list("s1")
+    assert (items_of(result), result.revision) == ((first.item, second.item), 2)
+    deployment.delete("s1", "m1")
+    assert items_of(client.list("s1")) == (second.item,)
+
+
+def test_sessions_without_feedback(client: FeedbackClient, deployment: Deployment) -> None:
+    """A Session nobody rated has an empty list; one that does not exist is a business answer."""
+    deployment.put("rated")
+    deployment.identities["unrated"] = deployment.identities["rated"]
+    result = client.list("unrated")
+    assert (items_of(result), result.revision) == ((), 0)
+    for session_id in ("", "nobody", "na\x00me\n", "x" * 5000):
+        assert client.list(session_id) == Rejected(error=SessionNotFound(session_id=session_id))
+
+
+def test_feedback_of_another_life_counts_as_absent(client: FeedbackClient, deployment: Deployment) -> None:
+    """Only items bound to the current header identity are listed, cached or not."""
+    deployment.put("s1")
+    assert len(items_of(client.list("s1"))) == 1
+    life = deployment.identities["s1"]
+    deployment.identities["s1"] = NEXT_LIFE
+    result = client.list("s1")
+    assert (items_of(result), result.revision) == ((), 1)
+    deployment.identities["s1"] = life
+    assert len(items_of(client.list("s1"))) == 1
+
+
+def test_a_log_that_cannot_be_inspected_is_a_failure(client: FeedbackClient, deployment: Deployment) -> None:
+    """Typed as it was raised, and other Sessions of the batch are answered."""
+    deployment.put("s1")
+    deployment.identities["broken"] = LogCorrupt("broken", "/log", "a row is missing")
+    with pytest.raises(LogCorrupt, match="a row is missing") as caught:
+        client.list("broken")
+    assert (caught.value.session_id, caught.value.path) == ("broken", "/log")
+    assert len(items_of(client.list("s1"))) == 1
+
+
+def test_a_miss_fills_the_cache(responder: Responder, deployment: Deployment) -> None:
+    """The next one to ask reads it there."""
+    deployment.put("s1")
+    ask(deployment.redis, list_query("q", "s1"))
+    responder.step(1)
+    assert deployment.cached("s1") == {"s1": deployment.view("s1")}
+
+
+def test_a_current_entry_answers(responder: Responder, deployment: Deployment) -> None:
+    """An entry whose revision and life the store confirms is what is answered."""
+    deployment.put("s1")
+    view = load(deployment.store, "s1")
+    assert view is not None
+    marked = msgspec.structs.replace(view, items=(msgspec.structs.replace(view.items[0], note="from the cache"),))
+    cache = ListCache(deployment.redis)
+    assert cache.store(cache.read(()).era, [marked])
+    ask(deployment.redis, list_query("q", "s1"))
+    responder.step(1)
+    (answer,) = answers(deployment.redis, "q")
+    assert isinstance(answer, Answered)
+    assert items_of(result_from_builtins(answer.result))[0].note == "from the cache"
+
+
+@pytest.mark.parametrize("revision", [1, 3, 9])
+def test_a_poisoned_entry_is_not_served(responder: Responder, deployment: Deployment, revision: int) -> None:
+    """Older, of another life, or newer than the store ever was: the store answers, and replaces it."""
+    deployment.put("s1", "m1")
+    deployment.put("s1", "m2")
+    deployment.put("s1", "m3")
+    view = deployment.view("s1")
+    assert view is not None
+    forged = msgspec.structs.replace(view, revision=revision, identity=NEXT_LIFE, items=())
+    cache = ListCache(deployment.redis)
+    assert cache.store(cache.read(()).era, [forged])
+    ask(deployment.redis, list_query("q", "s1"))
+    responder.step(1)
+    (answer,) = answers(deployment.redis, "q")
+    assert isinstance(answer, Answered)
+    assert answer.revision == 3
+    assert items_of(result_from_builtins(answer.result)) == view.items
+    assert deployment.cached("s1") == {"s1": view}
+
+
+def test_at_least_waits_for_the_revision(responder: Responder, deployment: Deployment) -> None:
+    """A question for a later revision waits, however often it is asked, and others are answered meanwhile."""
+    deployment.put("s1", "m1")
+    redis = deployment.redis
+    ask(redis, list_query("later", "s1", at_least=2), list_query("later", "s1", at_least=2), list_query("now", "s1"))
+    responder.step(1)
+    assert len(answers(redis, "now")) == 1
+    ask(redis, list_query("now-2", "s1", at_least=1))
+    responder.step(1)
+    assert len(answers(redis, "now-2")) == 1
+    assert answers(redis, "later") == []
+    deployment.put("s1", "m2")
+    answer = answered(responder, redis, "later")
+    assert isinstance(answer, Answered)
+    assert len(answers(redis, "later")) == 1
+    assert answer.revision == 2
+
+
+def test_at_least_in_vain(client: FeedbackClient, deployment: Deployment) -> None:
+    """At its deadline the question fails, and says how far the store is."""
+    deployment.put("s1")
+    with pytest.raises(StoreUnavailable, match="revision 1, and did not reach 7"):
+        client.list("s1", at_least=7, timeout=0.5)
+    with pytest.raises(StoreUnavailable, match="revision 0"):
+        deployment.identities["unrated"] = NEXT_LIFE
+        client.list("unrated", at_least=1, timeout=0.5)
+
+
+def test_reading_ones_own_write(client: FeedbackClient, deployment: Deployment) -> None:
+    """A list at the revision of a write that was just answered holds it, published or not."""
+    for number in range(20):
+        event = deployment.put("s1", f"m{number}", publish=False)
+        assert event.item in items_of(client.list("s1", at_least=event.revision))
+
+
+def test_the_recorded_answer_to_a_command(client: FeedbackClient, deployment: Deployment) -> None:
+    """By its id, with the revision; an id without a record is unknown."""
+    put, deleted = deployment.put("s1"), deployment.delete("s1")
+    result = client.result_of(put.command_id)
+    assert (result, result.revision) == (Ok(value=put.item), 1)
+    assert client.result_of(deleted.command_id).revision == 2
+    rejected = deployment.reject("s1")
+    assert client.result_of(rejected.command_id) == Rejected(error=rejected.error)
+    with pytest.raises(CommandUnknown):
+        client.result_of("00000000-0000-4000-8000-000000000000")
+
+
+def test_bad_questions_are_dropped(responder: Responder, deployment: Deployment) -> None:
+    """Garbage, unknown members, foreign types, late questions: no answer, and the next is answered."""
+    deployment.put("s1")
+    query = list_query("q", "s1")
+    unknown_member = msgspec.msgpack.encode(msgspec.to_builtins(query) | {"extra": 1})
+    deep = b"\x91" * 100_000
+    ask(deployment.redis, b"", b"\xc1", b"garbage", unknown_member, deep, bytes(2**20 + 1))
+    ask(deployment.redis, msgspec.msgpack.encode({"type": "drop-everything"}), list_query("late", "s1", seconds=-1))
+    ask(deployment.redis, query)
+    responder.step(1)
+    assert len(answers(deployment.redis, "q")) == 1
+    assert not deployment.redis.exists(keys.reply("late"), keys.QUERIES)
+
+
+def test_answers_do_not_stay(responder: Responder, deployment: Deployment) -> None:
+    """An answer nobody fetches expires."""
+    ask(deployment.redis, list_query("q", "nobody"), OutcomeQuery(query_id="o", deadline=in_ms(60), command_id="x"))
+    responder.step(1)
+    (answer,) = answers(deployment.redis, "o")
+    assert isinstance(answer, Failed)
+    assert answer.failure.code == "InvalidRequest"
+    for query_id in ("q", "o"):
+        assert 0 < deployment.redis.ttl(keys.reply(query_id)) <= keys.REPLY_TTL_S
+
+
+def test_a_store_that_cannot_be_read(responder: Responder, deployment: Deployment) -> None:
+    """A typed failure for whoever asked, also for those that wait."""
+    deployment.put("s1")
+    redis = deployment.redis
+    ask(redis, list_query("waiting", "s1", at_least=5))
+    responder.step(1)
+    deployment.store.close()
+    ask(
+        redis,
+        list_query("list", "s1"),
+        OutcomeQuery(query_id="outcome", deadline=in_ms(60), command_id=str(UUID(int=1))),
+    )
+    for query_id in ("waiting", "list", "outcome"):
+        answer = answered(responder, redis, query_id)
+        assert isinstance(answer, Failed)
+        assert answer.failure.code == "StoreUnavailable"
+
+
+def test_a_queries_list_of_another_type(client: FeedbackClient, deployment: Deployment) -> None:
+    """Somebody's key in the place of the queue is dropped."""
+    deployment.put("s1")
+    deployment.redis.delete(keys.QUERIES)
+    deployment.redis.sadd(keys.QUERIES, "x")
+    wait_until(lambda: deployment.redis.type(keys.QUERIES) != b"set", "the foreign key is dropped")
+    assert len(items_of(client.list("s1"))) == 1
+
+
+def test_a_batch_of_many_sessions(responder: Responder, deployment: Deployment) -> None:
+    """One look at cache and store answers all of them, each with its own."""
+    events = {session_id: deployment.put(session_id) for session_id in (f"s{number}" for number in range(40))}
+    ask(deployment.redis, *(list_query(f"q-{session_id}", session_id) for session_id in events))
+    responder.step(1)
+    for session_id, event in events.items():
+        (answer,) = answers(deployment.redis, f"q-{session_id}")
+        assert isinstance(answer, queries.Answered)
+        assert items_of(result_from_builtins(answer.result)) == (event.item,)
