@@ -27,6 +27,7 @@ _publish = Script("worker", "publish")
 _finish = Script("worker", "finish")
 
 _MAX_BATCH_BYTES = 16 * 2**20
+_MAX_HELD_BYTES = 8 * 2**20
 
 
 class Claim(Struct, frozen=True):
@@ -36,6 +37,8 @@ class Claim(Struct, frozen=True):
     job_id: bytes
     command: Command
     digest: bytes
+    size: int
+    """Bytes of its job data: what holding it costs."""
 
 
 class Malformed(Struct, frozen=True):
@@ -103,8 +106,11 @@ class ClaimQueue:
         self._worker_id = worker_id
         self._settings = settings
         self.event_retention = settings.event_retention
-        self.max_held = 4 * settings.batch_size
-        """Commands of one partition that may be claimed at a time, parked ones included."""
+        self._max_held = 4 * settings.batch_size
+
+    def is_crowded(self, commands: int, size: int) -> bool:
+        """Whether so many claimed commands of one partition, of so many bytes, are as much as a worker may hold."""
+        return commands >= self._max_held or size >= _MAX_HELD_BYTES
 
     def claim(self, held: Mapping[PartitionId, int], most: int) -> dict[PartitionId, Batch | None]:
         """Claim up to `most` commands in one round trip; None for a partition that is another worker's now.
@@ -118,7 +124,7 @@ class ClaimQueue:
         args: list[str | int] = [self._worker_id, most, _MAX_BATCH_BYTES, 2 * MAX_COMMAND_BYTES, keys.RQ_JOB_PREFIX]
         for partition in partitions:
             names += (keys.queue(partition), keys.claimed(partition))
-            args += (partition.number, held[partition], self.max_held)
+            args += (partition.number, held[partition], self._max_held)
         replies = _claim(self._redis, names, args)
         return {
             partition: None if reply is None else _batch(partition, reply)
@@ -193,7 +199,7 @@ def _read(partition: PartitionId, job_id: bytes, data: bytes | int | None) -> Cl
         return Malformed(partition, job_id, error)
     if command.command_id.encode() != job_id:
         return Malformed(partition, job_id, InvalidRequest("$.commandId", "is not the job's id"))
-    return Claim(partition, job_id, command, digest_of(command))
+    return Claim(partition, job_id, command, digest_of(command), len(data))
 
 
 def _ending_args(ending: Ending) -> tuple[Any, ...]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection
 
 from redis.exceptions import RedisError
 
-from feedback.connection import is_passing
 from feedback.partitions import PartitionId
 from worker.core.shares import Liveness, Rebalance, rebalance
 from worker.leases import LeaseTable, View
@@ -84,8 +83,6 @@ class LeaseKeeper:
             if self.plan() or not (self.view and self.view.topology_known):
                 self._table.ring()
         except RedisError as error:
-            if not is_passing(error):
-                raise
             self.outages += 1
             logger.warning("heartbeat failed: %s", error)
 

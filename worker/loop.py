@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from redis.exceptions import RedisError
 
 from feedback import keys
-from feedback.connection import BLOCK_S, is_passing
-from feedback.errors import QueueUnavailable, StoreUnavailable
+from feedback.connection import BLOCK_S
+from feedback.errors import StoreUnavailable
+from feedback.flows import wall_clock_ms
 from feedback.partitions import PartitionId
 from persistence.sidecar.store import PartitionsFenced
 from worker import topology as topologies
@@ -27,6 +28,8 @@ from worker.runtime import Runtime
 logger = logging.getLogger(__name__)
 
 _HINTS = 512
+_PRUNE_EVERY_S = 60.0
+_PRUNE_LIMIT = 1000
 
 
 class _Owned:
@@ -66,6 +69,7 @@ class PartitionLoop:
         self._acted_on = 0.0
         self._outages = 0
         self._troubles = 0
+        self._prune_at = time.monotonic() + _PRUNE_EVERY_S
 
     def partitions(self) -> tuple[PartitionId, ...]:
         """The partitions owned right now. May be asked from any thread."""
@@ -97,8 +101,7 @@ class PartitionLoop:
             logger.warning("fenced off partitions=%s", _names(fenced.partitions))
             self._drop(fenced.partitions)
         except (RedisError, StoreUnavailable) as error:
-            if isinstance(error, RedisError) and not is_passing(error):
-                raise QueueUnavailable(f"Redis: {error}") from error
+            # Whatever it is (a failover, a full disk, a rule changed by mistake): an operator can end it, we wait.
             self._troubles += 1
             self._drop(self.partitions())
             pause = retry.delay(self._troubles, random.random(), cap_s=2.0)  # noqa: S311 - jitter, not a secret
@@ -110,6 +113,7 @@ class PartitionLoop:
         if self._keeper.failure is not None:
             raise self._keeper.failure
         self._look_after_leases()
+        self._prune()
         if not self._keeper.trusted():
             # The lease may have run out; a commit would be fenced off. The keeper goes on trying.
             time.sleep(self._settings.lease_ttl / 50)
@@ -136,7 +140,7 @@ class PartitionLoop:
             owned.waiting = [
                 claim for claim in batch.claims if not (isinstance(claim, Claim) and owned.lot.admit(claim))
             ]
-            if not batch.more or owned.held() >= self._queue.max_held:
+            if not batch.more or self._is_crowded(owned):
                 self._ready.discard(partition)
 
     def _batch(self) -> list[Claimed]:
@@ -155,12 +159,15 @@ class PartitionLoop:
             owned = self._owned[partition]
             tried = [claim for claim in batch if isinstance(claim, Claim) and claim.partition == partition]
             deferred = [(claim, error) for claim, error in processed.deferred if claim.partition == partition]
-            if owned.held() >= self._queue.max_held:
+            if self._is_crowded(owned):
                 self._ready.add(partition)  # there may be room again for what was left on its queue
             endings += owned.lot.settle(tried, deferred, now)
         acknowledge(self._queue, self._store, endings)
         for owned in self._owned.values():
             owned.waiting.clear()
+
+    def _is_crowded(self, owned: _Owned) -> bool:
+        return self._queue.is_crowded(owned.held(), owned.lot.size())
 
     def _await_work(self) -> None:
         """Block until something is rung in, or a parked Session's time has come."""
@@ -175,6 +182,15 @@ class PartitionLoop:
                 self._keeper.nudge()
             else:
                 self._ready.update(self._owned)
+
+    def _prune(self) -> None:
+        """Forget records that no duplicate can meet any more, a few at a time."""
+        now = time.monotonic()
+        if now >= self._prune_at:
+            self._prune_at = now + _PRUNE_EVERY_S
+            expired_before = wall_clock_ms() - 1000 * self._settings.command_retention
+            if self._store.prune(expired_before=expired_before, limit=_PRUNE_LIMIT) == _PRUNE_LIMIT:
+                self._prune_at = now + 1
 
     def _look_after_leases(self) -> None:
         """Do what the keeper's last look around calls for."""

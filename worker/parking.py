@@ -27,6 +27,10 @@ class ParkingLot:
         """Commands that are parked."""
         return sum(len(parked.claims) for parked in self._sessions.values())
 
+    def size(self) -> int:
+        """Bytes that they hold."""
+        return sum(claim.size for parked in self._sessions.values() for claim in parked.claims)
+
     def admit(self, claim: Claim) -> bool:
         """Park a newly claimed command behind its Session's earlier ones; False when there are none."""
         parked = self._sessions.get(claim.command.session_id)

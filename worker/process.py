@@ -4,12 +4,15 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from uuid import uuid4
 
 from redis import Redis
+from redis.exceptions import RedisError
 
 from feedback import connection
+from feedback.errors import QueueUnavailable
 from feedback.flows import wall_clock_ms
 from feedback.settings import Settings
 from worker.loop import PartitionLoop
@@ -17,6 +20,9 @@ from worker.rq_worker import FeedbackWorker
 from worker.runtime import open_runtime
 
 logger = logging.getLogger(__name__)
+
+
+_START_S = 5.0
 
 
 def run_worker(
@@ -34,9 +40,24 @@ def run_worker(
     worker_id = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
     redis = connect(settings.redis_url)
     try:
+        _await_server(redis, stop)
         with open_runtime(settings, redis, clock_ms=clock_ms) as runtime:
             logger.info("worker started worker=%s partitions=%d", worker_id, runtime.topology.partitions)
             FeedbackWorker(PartitionLoop(runtime, worker_id), runtime, worker_id).serve(stop)
             logger.info("worker stopped worker=%s", worker_id)
     finally:
         redis.close()
+
+
+def _await_server(redis: Redis, stop: threading.Event) -> None:
+    """A server that starts together with its workers may be a little late; a wrong URL should be said early."""
+    give_up = time.monotonic() + _START_S
+    while not stop.is_set():
+        try:
+            redis.ping()
+        except RedisError as error:
+            if not connection.is_passing(error) or time.monotonic() > give_up:
+                raise QueueUnavailable(f"Redis: {error}") from error
+            stop.wait(0.1)
+        else:
+            return

@@ -72,7 +72,7 @@ def _apply(runtime: Runtime, table: LeaseTable, partition: PartitionId, command:
         publish_missing(queue, runtime.store, partition, left.published, fence.sequence)
     ownership = {partition: Ownership(fence.epoch, fence.sequence)}
     earlier = _claim(queue, partition, left.commands)
-    own = Claim(partition, command.command_id.encode(), command, digest_of(command))
+    own = Claim(partition, command.command_id.encode(), command, digest_of(command), 0)
     processed = runtime.engine.process([*earlier, own], ownership)
     acknowledge(
         queue, runtime.store, [(claim, end) for claim, end in processed.ended if not _is_failed(claim, end, own)]
