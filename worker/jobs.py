@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 from redis import Redis
+from redis.exceptions import RedisError
 from rq import get_current_job
 
 from feedback import connection, keys
-from feedback.commands import command_from_members
-from feedback.errors import FeedbackError, InvalidRequest
-from feedback.events import result_of
+from feedback.commands import Command, command_from_members
+from feedback.errors import FeedbackError, InvalidRequest, QueueUnavailable
+from feedback.events import Event, result_of
 from feedback.failures import encode_failure, failure_of
 from feedback.settings import Settings, load_settings
 from worker.runtime import Runtime, open_runtime
@@ -36,13 +37,20 @@ def apply_command(members: object) -> Any:
         command = command_from_members(members)
         if command.command_id != job.id:
             raise InvalidRequest("$.commandId", "is not the job's id")
-        event = apply_one(runtime, command)
+        event = _applied(runtime, command)
     except FeedbackError as error:
         # RQ keeps only a traceback; this is what the client raises from.
         runtime.redis.hset(keys.job(job.id), "failure", encode_failure(failure_of(error)))
         raise
     runtime.redis.hset(keys.job(job.id), "revision", event.revision)
     return msgspec.to_builtins(result_of(event))
+
+
+def _applied(runtime: Runtime, command: Command) -> Event:
+    try:
+        return apply_one(runtime, command)
+    except RedisError as error:
+        raise QueueUnavailable(f"Redis: {error}") from error
 
 
 _open = contextlib.ExitStack()

@@ -42,8 +42,8 @@ class LeaseKeeper:
         """Why this thread ended, if it did on its own."""
 
     def start(self) -> None:
-        """Send a first heartbeat in the caller's thread, so that it sees errors of set-up; then go on alone."""
-        self._beat()
+        """Send a first heartbeat at once, in the caller's thread, then go on alone."""
+        self._try_beat()
         self._thread.start()
 
     def stop(self) -> None:

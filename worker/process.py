@@ -45,6 +45,8 @@ def run_worker(
             logger.info("worker started worker=%s partitions=%d", worker_id, runtime.topology.partitions)
             FeedbackWorker(PartitionLoop(runtime, worker_id), runtime, worker_id).serve(stop)
             logger.info("worker stopped worker=%s", worker_id)
+    except RedisError as error:
+        raise QueueUnavailable(f"Redis: {error}") from error
     finally:
         redis.close()
 
