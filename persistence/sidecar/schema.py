@@ -69,20 +69,25 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (_INITIAL,)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 
-def stored_version(connection: sqlite3.Connection, location: str) -> int:
-    """The file's schema version; 0 when the database is empty. Call it in a transaction: it reads twice.
-
-    Raises:
-        StoreForeign: another program's database, or a schema that only a newer program knows.
-    """
+def check_ours(connection: sqlite3.Connection, location: str) -> None:
+    """Raise `StoreForeign` unless the header bears our application id."""
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
-    (objects,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if application_id == 0 and objects == 0:
-        return 0
     if application_id != APPLICATION_ID:
         raise StoreForeign(
             f"sidecar store {location}: another program's database (application_id {application_id:#x}); not touched"
         )
+
+
+def stored_version(connection: sqlite3.Connection, location: str) -> int:
+    """The file's schema version; 0 when the database is empty. Call it in a transaction: it reads more than once.
+
+    Raises:
+        StoreForeign: another program's database, or a schema that only a newer program knows.
+    """
+    (objects,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if objects == 0:
+        return 0
+    check_ours(connection, location)
     row = connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
     if row is None or row[0] > SCHEMA_VERSION:
         raise StoreForeign(

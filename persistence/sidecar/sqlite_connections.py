@@ -31,6 +31,7 @@ _PRAGMAS = (
 )
 
 _LOOK_AGAIN_S = 0.0005
+_SMALLEST_DATABASE = 512
 
 
 class _Connection(sqlite3.Connection):
@@ -148,9 +149,9 @@ class SqliteConnections:
         return found.st_dev, found.st_ino
 
     def _open(self, *, create: bool) -> _Connection:
-        self._refuse_foreign(self._path)
+        self._refuse_foreign()
         # Only the constructor creates: a database that vanished later is a failure, not an empty store.
-        connection = self._connect(f"{self._path.as_uri()}?mode={'rwc' if create else 'rw'}")
+        connection = self._connect("mode=rwc" if create else "mode=rw")
         connection.generation = self._generation
         try:
             # FULL syncs the WAL in every commit; NORMAL may lose the last ones in a power cut.
@@ -166,10 +167,10 @@ class SqliteConnections:
             raise
         return connection
 
-    def _connect(self, uri: str) -> _Connection:
+    def _connect(self, query: str) -> _Connection:
         # No implicit BEGIN; and the pool, not the thread, says who uses a connection.
         return sqlite3.connect(
-            uri,
+            f"{self._path.as_uri()}?{query}",
             self.busy_timeout,
             isolation_level=None,
             check_same_thread=False,
@@ -177,21 +178,25 @@ class SqliteConnections:
             uri=True,
         )
 
-    def _refuse_foreign(self, path: Path) -> None:
+    def _refuse_foreign(self) -> None:
         """Look at the header without locks, journals or recovery, which would leave traces in somebody else's file.
 
-        Our own header can be trusted this far: it bears the application id from the first commit on.
+        Ours bears the application id from the first byte on that is written to it.
         """
-        if not path.is_file() or path.stat().st_size == 0:
+        try:
+            size = self._path.stat().st_size if self._path.is_file() else 0
+        except OSError:
+            return  # Opening it says what is wrong.
+        if size == 0:
             return
-        with contextlib.closing(self._connect(f"{path.as_uri()}?mode=ro&immutable=1")) as probe:
+        if size < _SMALLEST_DATABASE:  # SQLite would take it for an empty one.
+            raise StoreForeign(f"sidecar store {self.location}: not a SQLite database; not touched")
+        with contextlib.closing(self._connect("mode=ro&immutable=1")) as probe:
             try:
-                (application_id,) = probe.execute("PRAGMA application_id").fetchone()
-                if application_id != schema.APPLICATION_ID:
-                    schema.stored_version(probe, self.location)
+                schema.check_ours(probe, self.location)
             except sqlite3.Error as error:
                 if primary_code(error) == sqlite3.SQLITE_NOTADB:
-                    raise StoreForeign(f"sidecar store {self.location}: not a SQLite database; not touched") from error
+                    raise translate(error, self.location) from error
                 # Anything else is seen again, and reported, by a reader that takes locks.
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:

@@ -46,7 +46,7 @@ def translate(error: sqlite3.Error, location: str) -> FeedbackError | ValueError
     code = primary_code(error)
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     if code == sqlite3.SQLITE_NOTADB:
-        return StoreForeign(f"sidecar store {location}: not a SQLite database")
+        return StoreForeign(f"sidecar store {location}: not a SQLite database; not touched")
     if code == sqlite3.SQLITE_CONSTRAINT:
         return ValueError(f"the changes contradict each other or what is stored: {error}")
     if code is None and isinstance(error, sqlite3.OperationalError):

@@ -1,0 +1,432 @@
+"""The SQLite engine on real files: what it refuses, what it survives, and that it syncs what it says."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from feedback.errors import SettingsInvalid, StoreForeign, StoreUnavailable
+from persistence.sidecar import SqliteStore, open_store, schema, sqlite
+from persistence.sidecar.store import PutItem, StartSession
+from tests.conformance.sidecar_engines import FIRST_LIFE, P0, commit, item, message_ids, record
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "sidecar.sqlite3"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteStore]:
+    with closing(SqliteStore(path, busy_timeout=0.2)) as opened:
+        yield opened
+
+
+def rate(store: SqliteStore, *messages: str, after: int = 0) -> None:
+    """Put these messages of Session "s", at the revisions past `after`."""
+    puts = [PutItem("s", item(message), revision) for revision, message in enumerate(messages, start=after + 1)]
+    commit(store, [StartSession("s", FIRST_LIFE), *puts])
+
+
+@contextmanager
+def child(script: str, *arguments: str | Path) -> Iterator["subprocess.Popen[str]"]:
+    """Another process that runs the script; it is killed in the end."""
+    command = [sys.executable, "-W", "error", "-c", script, *map(str, arguments)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line_of(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+class TestSettings:
+    def test_the_file_bears_our_application_id(self, store: SqliteStore, path: Path) -> None:
+        assert path.read_bytes()[68:72] == b"FBKS"
+
+    def test_every_connection_syncs_each_commit_of_a_write_ahead_log(self, store: SqliteStore) -> None:
+        with store._connections.lease() as first, store._connections.lease() as second:
+            for connection in (first, second):
+                pragmas = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in SETTINGS}
+                assert pragmas == SETTINGS
+
+    def test_a_closed_store_is_one_file(self, path: Path) -> None:
+        with closing(SqliteStore(path)) as opened:
+            rate(opened, "m")
+            assert sorted(entry.name for entry in path.parent.iterdir()) == [
+                path.name + end for end in ("", "-shm", "-wal")
+            ]
+        assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+    def test_connections_are_as_many_as_operations_at_one_time(self, store: SqliteStore) -> None:
+        """Threads that ended leave none behind."""
+        for _ in range(10):
+            thread = threading.Thread(target=store.feedback, args=("s",))
+            thread.start()
+            thread.join()
+        assert len(store._connections._idle) == 1
+
+
+SETTINGS = {
+    "journal_mode": "wal",
+    "synchronous": 2,
+    "fullfsync": 1,
+    "wal_autocheckpoint": 0,
+    "application_id": schema.APPLICATION_ID,
+}
+
+
+class TestUrl:
+    def test_relative_and_absolute_paths_taken_to_the_letter(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "ä b").mkdir()
+        names = ("plain", "ä b/50%41?mode=ro#x")
+        for name in names:
+            open_store(f"sqlite:///{name}").close()
+            open_store(f"sqlite:///{tmp_path}/{name}.absolute").close()
+        assert all((tmp_path / name).is_file() and (tmp_path / f"{name}.absolute").is_file() for name in names)
+
+    @pytest.mark.parametrize("url", ["postgresql://host/db", "sqlite://x/y", "sqlite:///", "sqlite:////", "file", ""])
+    def test_what_is_supported_is_said(self, url: str) -> None:
+        with pytest.raises(SettingsInvalid, match="sqlite:///relative/path"):
+            open_store(url)
+
+
+class TestForeign:
+    def assert_refused_untouched(self, path: Path, reason: str) -> None:
+        before = {entry.name: entry.read_bytes() for entry in path.parent.iterdir()}
+        with pytest.raises(StoreForeign, match=reason) as refusal:
+            SqliteStore(path)
+        assert str(path) in str(refusal.value)
+        assert {entry.name: entry.read_bytes() for entry in path.parent.iterdir()} == before
+
+    @pytest.mark.parametrize(
+        "content", [b"x", b"y" * 100, b"y" * 511, b"y" * 512, b"a longer text\n" * 1000, bytes(8192)]
+    )
+    def test_a_file_that_is_no_database(self, path: Path, content: bytes) -> None:
+        path.write_bytes(content)
+        self.assert_refused_untouched(path, "not a SQLite database")
+
+    @pytest.mark.parametrize("pragma", ["user_version = 1", "application_id = 1"])
+    def test_another_programs_database(self, path: Path, pragma: str) -> None:
+        with closing(sqlite3.connect(path)) as other:
+            other.executescript(f"PRAGMA {pragma}; CREATE TABLE units (name TEXT PRIMARY KEY)")
+        self.assert_refused_untouched(path, "another program's database")
+
+    def test_another_programs_database_with_a_log_that_it_left(self, path: Path) -> None:
+        """Opening it the usual way would move that log into the database."""
+        with closing(sqlite3.connect(path)) as other:
+            other.executescript("PRAGMA journal_mode = WAL; CREATE TABLE units (name TEXT PRIMARY KEY)")
+            self.assert_refused_untouched(path, "another program's database")
+
+    def test_a_newer_schema(self, path: Path) -> None:
+        with closing(SqliteStore(path)) as opened:
+            rate(opened, "m")
+        with closing(sqlite3.connect(path)) as newer:
+            newer.execute("UPDATE meta SET value = 99 WHERE name = 'schema'")
+            newer.commit()
+        self.assert_refused_untouched(path, "newer program .schema 99")
+
+
+class TestSchema:
+    def test_an_older_one_is_brought_up_to_date_and_keeps_its_data(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with closing(SqliteStore(path)) as older:
+            rate(older, "m")
+        step = "ALTER TABLE fence ADD COLUMN note TEXT"
+        monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, (step,)))
+        monkeypatch.setattr(schema, "SCHEMA_VERSION", schema.SCHEMA_VERSION + 1)
+        for _ in range(2):
+            with closing(SqliteStore(path)) as newer:
+                assert newer.health().schema_version == schema.SCHEMA_VERSION
+                assert message_ids(newer, "s") == ["m"]
+
+    def test_a_step_that_fails_leaves_the_older_one(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        SqliteStore(path).close()
+        steps = ("CREATE TABLE half (x INTEGER) STRICT", "CREATE TABLE fence (x INTEGER)")
+        with monkeypatch.context() as patched:
+            patched.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, steps))
+            patched.setattr(schema, "SCHEMA_VERSION", schema.SCHEMA_VERSION + 1)
+            with pytest.raises(StoreUnavailable, match="fence already exists"):
+                SqliteStore(path)
+        with closing(SqliteStore(path)) as opened, opened._connections.lease() as connection:
+            assert connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'half'").fetchone() is None
+
+    def test_many_may_make_the_store_at_once(self, path: Path) -> None:
+        together = threading.Barrier(8)
+
+        def make() -> None:
+            together.wait()
+            SqliteStore(path).close()
+
+        with ThreadPoolExecutor(8) as pool:
+            for made in [pool.submit(make) for _ in range(8)]:
+                made.result()
+        with closing(SqliteStore(path)) as opened:
+            assert opened.health().findings == ()
+
+
+class TestUnavailable:
+    def test_a_missing_directory(self, path: Path) -> None:
+        with pytest.raises(StoreUnavailable, match=r"nowhere/file.*cannot be opened"):
+            SqliteStore(path.parent / "nowhere" / "file")
+        assert not (path.parent / "nowhere").exists()
+
+    def test_a_directory_or_something_else_in_its_place(self, path: Path) -> None:
+        path.mkdir()
+        with pytest.raises(StoreUnavailable, match="cannot be opened"):
+            SqliteStore(path)
+        os.mkfifo(path.parent / "pipe")
+        with pytest.raises(StoreUnavailable):
+            SqliteStore(path.parent / "pipe")
+
+    def test_a_database_cut_short(self, path: Path) -> None:
+        with closing(SqliteStore(path)) as opened:
+            rate(opened, *map(str, range(500)))
+        os.truncate(path, path.stat().st_size // 2)
+        with pytest.raises(StoreUnavailable, match="corrupt"), closing(SqliteStore(path)) as opened:
+            opened.feedback("s")
+
+    def test_damaged_pages(self, path: Path) -> None:
+        with closing(SqliteStore(path)) as opened:
+            rate(opened, *map(str, range(500)))
+        content = path.read_bytes()
+        path.write_bytes(content[:8192] + b"\xa5" * (len(content) - 8192))
+        with closing(SqliteStore(path)) as opened:
+            with pytest.raises(StoreUnavailable, match="corrupt"):
+                opened.feedback("s")
+            path.write_bytes(content)
+            assert len(message_ids(opened, "s")) == 500
+
+    def test_text_that_is_not_unicode(self, store: SqliteStore, path: Path) -> None:
+        rate(store, "m")
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("UPDATE item SET note = CAST(x'ff' AS TEXT)")
+            other.commit()
+        with pytest.raises(StoreUnavailable, match="corrupt"):
+            store.feedback("s")
+
+    def test_a_file_that_went_away_is_not_made_anew_and_is_seen_when_it_comes_back(
+        self, store: SqliteStore, path: Path
+    ) -> None:
+        """A commit to a file without a name would be lost; so would everything, in a new store."""
+        rate(store, "m")
+        elsewhere = path.parent / "elsewhere"
+        elsewhere.mkdir()
+        files = list(path.parent.glob(f"{path.name}*"))
+        for file in files:
+            file.rename(elsewhere / file.name)
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="cannot be opened"):
+                rate(store, "n", after=1)
+        assert list(path.parent.iterdir()) == [elsewhere]
+        for file in files:
+            (elsewhere / file.name).rename(file)
+        rate(store, "n", after=1)
+        assert message_ids(store, "s") == ["m", "n"]
+
+    def test_an_empty_file_put_in_its_place_does_not_become_a_new_store(self, store: SqliteStore, path: Path) -> None:
+        rate(store, "m")
+        for file in path.parent.glob(f"{path.name}*"):
+            file.unlink()
+        path.touch()
+        with pytest.raises(StoreUnavailable, match="emptied"):
+            store.feedback("s")
+
+    def test_locked_by_another_process(self, store: SqliteStore, path: Path) -> None:
+        """Readers go on; writers give up after the busy timeout, and go on when the lock is gone."""
+        rate(store, "m")
+        script = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("locked", flush=True)
+sys.stdin.readline()
+connection.close()
+print("free", flush=True)
+"""
+        with child(script, path) as process:
+            assert line_of(process) == "locked"
+            with pytest.raises(StoreUnavailable, match=r"sidecar\.sqlite3: locked"):
+                rate(store, "n", after=1)
+            assert message_ids(store, "s") == ["m"]
+            process.communicate("\n")
+        rate(store, "n", after=1)
+        assert message_ids(store, "s") == ["m", "n"]
+
+    def test_a_full_disk_loses_the_batch_and_nothing_else(self, path: Path) -> None:
+        """By a limit on file sizes, which ends a write in the middle; the same store goes on when it is lifted."""
+        script = """
+import resource, sys
+from pathlib import Path
+from feedback.errors import StoreUnavailable
+from persistence.sidecar import SqliteStore
+from tests.integration.test_sidecar_sqlite import rate
+store = SqliteStore(Path(sys.argv[1]))
+rate(store, "kept")
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (65_000, hard))
+for _ in range(2):
+    try:
+        rate(store, *(f"lost {number}" for number in range(2000)), after=1)
+    except StoreUnavailable as error:
+        print(str(error).rpartition("sqlite3: ")[2], flush=True)
+print(store.feedback("s").revision, flush=True)
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+rate(store, "after", after=1)
+print("committed", flush=True)
+sys.stdin.readline()
+"""
+        with child(script, path) as process:
+            for _ in range(2):
+                assert line_of(process).startswith(("I/O error", "no space left"))
+            assert line_of(process) == "1"
+            assert line_of(process) == "committed"
+            process.kill()
+        with closing(SqliteStore(path)) as opened:
+            assert message_ids(opened, "s") == ["kept", "after"]
+
+
+@pytest.mark.process
+class TestKilled:
+    SCRIPT = """
+import sys
+from pathlib import Path
+from persistence.sidecar import SqliteStore
+from persistence.sidecar.store import PutItem
+from tests.conformance.sidecar_engines import P0, item, record
+from tests.integration.test_sidecar_sqlite import rate
+store = SqliteStore(Path(sys.argv[1]))
+rate(store, "committed")
+epoch = store.acquire_fences([P0], "child")[P0].epoch
+with store.transaction({P0: epoch}) as transaction:
+    # More than the page cache holds: part of it is in the log already.
+    puts = [PutItem("s", item(f"m{number}", note="n" * 1000), number) for number in range(2, 30_000)]
+    transaction.apply(puts, [record(1)], {})
+    if sys.argv[2] == "inside":
+        print("inside", flush=True)
+        sys.stdin.readline()
+print("after", flush=True)
+sys.stdin.readline()
+"""
+
+    def test_inside_a_transaction_nothing_of_it_is_visible(self, path: Path) -> None:
+        with child(self.SCRIPT, path, "inside") as process:
+            assert line_of(process) == "inside"
+            with closing(SqliteStore(path)) as other:
+                assert message_ids(other, "s") == ["committed"]
+                process.kill()
+                process.wait()
+                assert message_ids(other, "s") == ["committed"]
+                assert other.heads([P0]) == {P0: 0}
+                rate(other, "next", after=1)
+        with closing(SqliteStore(path)) as again:
+            assert message_ids(again, "s") == ["committed", "next"]
+
+    def test_after_the_commit_all_of_it_is_there(self, path: Path) -> None:
+        with child(self.SCRIPT, path, "commit") as process:
+            assert line_of(process) == "after"
+            process.kill()
+            process.wait()
+        with closing(SqliteStore(path)) as opened:
+            assert len(message_ids(opened, "s")) == 29_999
+            assert opened.acquire_fences([P0], "next")[P0].sequence == 1
+
+
+class TestWriteAheadLog:
+    def frames(self, path: Path) -> int:
+        """Pages that fit into the log file: 32 bytes of header, then 24 and 4,096 bytes for each."""
+        return (path.with_name(f"{path.name}-wal").stat().st_size - 32) // (4096 + 24)
+
+    def test_a_commit_writes_as_much_in_a_session_of_10_items_as_in_one_of_10_000(self, tmp_path: Path) -> None:
+        """Pages, not time: what an update and a new item add to the log."""
+        written = []
+        for size in (10, 10_000):
+            path = tmp_path / str(size)
+            with closing(SqliteStore(path)) as opened:
+                rate(opened, *(f"m{number:05}" for number in range(size)))
+            with closing(SqliteStore(path)) as opened:
+                rate(opened, "m00005", after=size)
+                update = self.frames(path)
+                rate(opened, "m99999", after=size + 1)
+                written.append((update, self.frames(path) - update))
+        (small_update, small_new), (large_update, large_new) = written
+        assert small_update == large_update
+        assert large_new <= small_new + 4  # a page of each index may have to be split
+
+    def test_it_is_copied_and_started_anew_before_it_grows_large(
+        self, store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite, "_CHECKPOINT_PAGES", 50)
+        size = path.stat().st_size
+        for revision in range(1000):
+            rate(store, f"m{revision}", after=revision)
+        assert self.frames(path) < 200
+        assert path.stat().st_size > 2 * size
+        assert store.health().findings == ()
+        assert len(message_ids(store, "s")) == 1000
+
+    def test_a_reader_that_holds_it_stops_no_commit(
+        self, store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite, "_CHECKPOINT_PAGES", 50)
+        rate(store, "m0")
+        with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            assert reader.execute("SELECT count(*) FROM item").fetchone() == (1,)
+            for revision in range(1, 100):
+                rate(store, f"m{revision}", after=revision)
+            assert reader.execute("SELECT count(*) FROM item").fetchone() == (1,)
+        assert len(message_ids(store, "s")) == 100
+
+    def test_a_checkpoint_that_fails_fails_no_commit_and_is_told(self, path: Path) -> None:
+        """By a limit on file sizes that the log keeps to and the main file is past already."""
+        with closing(SqliteStore(path)) as opened:
+            rate(opened, *(f"m{number:05}" for number in range(20_000)))
+        script = """
+import resource, sys
+from pathlib import Path
+from persistence.sidecar import SqliteStore, sqlite
+from tests.integration.test_sidecar_sqlite import rate
+sqlite._CHECKPOINT_PAGES = 0
+store = SqliteStore(Path(sys.argv[1]))
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, hard))
+rate(store, "m19999", after=20_000)
+print(*store.health().findings, flush=True)
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+rate(store, "m19999", after=20_001)
+print(*store.health().findings, flush=True)
+sys.stdin.readline()
+"""
+        with child(script, path) as process:
+            assert line_of(process).startswith("the last checkpoint failed: ")
+            assert line_of(process) == ""
+            with closing(SqliteStore(path)) as opened:
+                assert opened.stored_sessions(["s"])["s"].revision == 20_002
+
+
+class TestRecords:
+    def test_a_record_past_the_fence_is_a_finding(self, store: SqliteStore, path: Path) -> None:
+        epoch = store.acquire_fences([P0], "a")[P0].epoch
+        commit(store, records=[record(1), record(2)], epochs={P0: epoch})
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("UPDATE fence SET sequence = 1")
+            other.commit()
+        assert store.health().findings == ("partition 1-0: record 2 lies past the last sequence 1",)
