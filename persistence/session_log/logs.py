@@ -122,7 +122,7 @@ class SessionLogs:
             raise LogUnreadable(session_id, str(self.root), str(error)) from error
 
     def _refresh(self, session_id: str, entry: Entry, *, durable: bool) -> LogView | None:
-        """Reads until the file stands still around the reading (FORMATS section 10, revision)."""
+        """Reads until the file stands still around the reading, some time or other (FORMATS section 10, revision)."""
         for _ in range(_ATTEMPTS):
             location = self._find(session_id)
             if location is None:
@@ -189,7 +189,7 @@ class SessionLogs:
                 recovered[message_id] = row.seq
         state.progress, state.location, state.revision = rows.progress, location, revision
         state.fingerprint = Fingerprint.of(descriptor, rows.progress.offset)
-        if Revision.of(os.fstat(descriptor)) != revision:
+        if not _stood_still(revision, Revision.of(os.fstat(descriptor)), torn=rows.torn):
             return None
         return LogView(
             state.header.identity, revision, events, torn=rows.torn, appended=state.appended, recovered=recovered
@@ -219,6 +219,15 @@ class SessionLogs:
         except OSError as error:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             raise LogUnreadable(session_id, path, f"fsync failed: {error}") from error
+
+
+def _stood_still(before: Revision, after: Revision, *, torn: bool) -> bool:
+    """Whether what was read is the log as it stood when the reading began.
+
+    Stricter readers of the original ask for equal revisions; a busy owner would starve them. A log
+    is append-only up to its torn tail: if it has none and merely grew, what was read still stands.
+    """
+    return after == before or (not torn and after.same_file(before) and after.size > before.size)
 
 
 def _still_there(location: Location, revision: Revision) -> bool:
