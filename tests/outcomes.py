@@ -1,0 +1,70 @@
+"""Checks over what a run left behind: the store is the truth, streams and results are copies of it."""
+
+from collections import Counter
+
+import msgspec
+from redis import Redis
+
+from feedback import keys
+from feedback.events import Event, FeedbackDeleted, FeedbackPut, decode_event
+from feedback.partitions import PartitionId
+from feedback.settings import Settings
+from persistence.sidecar import open_store
+
+
+def stored_events(settings: Settings) -> list[Event]:
+    """All recorded events, partition by partition in commit order."""
+    store = open_store(settings.sidecar_url)
+    try:
+        return [
+            decode_event(event)
+            for number in range(settings.partitions)
+            for _, event in store.outcomes(PartitionId(1, number), 0, 1_000_000)
+        ]
+    finally:
+        store.close()
+
+
+def published_events(redis: Redis, settings: Settings) -> list[Event]:
+    """All events that stand in the streams, partition by partition."""
+    return [
+        decode_event(fields[b"event"])
+        for number in range(settings.partitions)
+        for _, fields in redis.xrange(keys.events(PartitionId(1, number)))
+    ]
+
+
+def assert_sound(redis: Redis, settings: Settings, command_ids: list[str]) -> list[Event]:
+    """Each command has exactly one outcome, published once; revisions are dense; epochs never go back."""
+    stored = stored_events(settings)
+    assert Counter(event.command_id for event in stored) == Counter(command_ids)
+    assert published_events(redis, settings) == stored
+    epochs: dict[int, int] = {}
+    revisions: dict[str, int] = {}
+    for event in stored:
+        assert event.epoch >= epochs.get(event.partition, 0), "an older epoch committed after a newer one"
+        epochs[event.partition] = event.epoch
+        material = isinstance(event, FeedbackPut | FeedbackDeleted)
+        revisions[event.session_id] = revisions.get(event.session_id, 0) + material
+        assert event.revision == revisions[event.session_id], "a Session's revisions are not dense"
+    return stored
+
+
+def workers_of_epochs(redis: Redis, events: list[Event]) -> dict[tuple[int, int], set[str]]:
+    """Which workers acknowledged commands of each (partition, epoch)."""
+    workers: dict[tuple[int, int], set[str]] = {}
+    for event in events:
+        for _, fields in redis.xrange(keys.results(event.command_id)):
+            workers.setdefault((event.partition, event.epoch), set()).add(fields[b"worker_name"].decode())
+    return workers
+
+
+def is_idle(redis: Redis, settings: Settings) -> bool:
+    """Nothing waits and nothing is claimed."""
+    partitions = [PartitionId(1, number) for number in range(settings.partitions)]
+    return not redis.exists(*map(keys.queue, partitions), *map(keys.claimed, partitions))
+
+
+def plain(result: object) -> object:
+    """A result as the contract's JSON members."""
+    return msgspec.to_builtins(result)

@@ -1,0 +1,40 @@
+"""Real worker and projector processes of the tests, to be killed with real signals."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from app.processes import Child
+from app.system import child_environ
+from feedback.settings import Settings
+
+
+def child(name: str, settings: Settings, logs: Path) -> Child:
+    """`feedback worker` or `feedback projector` with exactly these settings, started."""
+    process = Child(
+        name, (sys.executable, "-P", "-m", "app.cli", name), log=logs / f"{name}.log", environ=child_environ(settings)
+    )
+    process.start()
+    return process
+
+
+def kill(process: Child, number: signal.Signals = signal.SIGKILL) -> None:
+    """Send a signal that the process cannot argue with (or SIGCONT)."""
+    assert process.pid is not None
+    os.kill(process.pid, number)
+
+
+@contextmanager
+def children(*names: str, settings: Settings, logs: Path) -> Iterator[list[Child]]:
+    """Several processes; whatever is left of them at the end is stopped."""
+    running: list[Child] = []
+    try:
+        for name in names:
+            running.append(child(name, settings, logs))
+        yield running
+    finally:
+        for process in running:
+            process.stop(settings.shutdown_grace)
