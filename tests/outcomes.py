@@ -1,8 +1,8 @@
 """Checks over what a run left behind: the store is the truth, streams and results are copies of it."""
 
 from collections import Counter
+from typing import Any
 
-import msgspec
 from redis import Redis
 
 from feedback import keys
@@ -30,7 +30,7 @@ def published_events(redis: Redis, settings: Settings) -> list[Event]:
     return [
         decode_event(fields[b"event"])
         for number in range(settings.partitions)
-        for _, fields in redis.xrange(keys.events(PartitionId(1, number)))
+        for fields in _entries(redis, keys.events(PartitionId(1, number)))
     ]
 
 
@@ -50,11 +50,16 @@ def assert_sound(redis: Redis, settings: Settings, command_ids: list[str]) -> li
     return stored
 
 
+def _entries(redis: Redis, stream: str) -> list[dict[bytes, bytes]]:
+    entries: Any = redis.xrange(stream)
+    return [fields for _, fields in entries]
+
+
 def workers_of_epochs(redis: Redis, events: list[Event]) -> dict[tuple[int, int], set[str]]:
     """Which workers acknowledged commands of each (partition, epoch)."""
     workers: dict[tuple[int, int], set[str]] = {}
     for event in events:
-        for _, fields in redis.xrange(keys.results(event.command_id)):
+        for fields in _entries(redis, keys.results(event.command_id)):
             workers.setdefault((event.partition, event.epoch), set()).add(fields[b"worker_name"].decode())
     return workers
 
@@ -63,8 +68,3 @@ def is_idle(redis: Redis, settings: Settings) -> bool:
     """Nothing waits and nothing is claimed."""
     partitions = [PartitionId(1, number) for number in range(settings.partitions)]
     return not redis.exists(*map(keys.queue, partitions), *map(keys.claimed, partitions))
-
-
-def plain(result: object) -> object:
-    """A result as the contract's JSON members."""
-    return msgspec.to_builtins(result)

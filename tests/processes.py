@@ -32,8 +32,7 @@ def children(*names: str, settings: Settings, logs: Path) -> Iterator[list[Child
     """Several processes; whatever is left of them at the end is stopped."""
     running: list[Child] = []
     try:
-        for name in names:
-            running.append(child(name, settings, logs))
+        running.extend(child(name, settings, logs) for name in names)
         yield running
     finally:
         for process in running:

@@ -1,5 +1,6 @@
 """Worker processes that are killed, join and leave while commands arrive."""
 
+import functools
 import signal
 import threading
 from collections.abc import Iterator
@@ -32,8 +33,12 @@ def settings(valkey_url: str, redis_client: Redis, tmp_path: Path) -> Settings:
     return settings
 
 
-def owners(redis: Redis) -> set[bytes]:
+def owners(redis: Redis) -> set[object]:
     return set(redis.hvals(keys.owners(1)))
+
+
+def taken_over(redis: Redis, before: set[object]) -> bool:
+    return owners(redis).isdisjoint(before)
 
 
 @contextmanager
@@ -122,7 +127,7 @@ def test_a_frozen_worker_that_wakes_up_commits_nothing(redis_client: Redis, sett
             kill(frozen, signal.SIGSTOP)
             before = owners(redis_client)
             running.append(child("worker", settings, tmp_path))
-            wait_until(lambda: owners(redis_client).isdisjoint(before), "another takes all over")
+            wait_until(functools.partial(taken_over, redis_client, before), "another takes all over")
             wait_for_work(tickets, redis_client, 100)
             kill(frozen, signal.SIGCONT)
             wait_until(lambda: len(owners(redis_client)) >= 2, "the thawed one joins again")
