@@ -7,19 +7,22 @@ with the members below in camelCase, told apart by `type` (docs/wire-format.md).
 import hashlib
 import re
 from datetime import datetime
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 from uuid import UUID
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from feedback.errors import InvalidRequest
 from feedback.model import Rating
-from feedback.requests import MAX_ACTOR_BYTES, Delete, Put, Request, check_text, invalid
+from feedback.requests import MAX_ACTOR_BYTES, Delete, Put, Request, check_members, invalid
 
 SCHEMA = 1
 MAX_COMMAND_BYTES = 2**20
 """Bound on one encoded command, compressed or not: what is larger is never decoded."""
+
+Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=2**53 - 1)]
+"""Since the Unix epoch; no further than what every JSON reader and database takes."""
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
 
@@ -31,7 +34,7 @@ class _CommandBase(Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
     message_id: str
     if_version: str | None
     actor: str | None = None
-    expires_at: int
+    expires_at: Milliseconds
 
 
 class PutCommand(_CommandBase, frozen=True, kw_only=True, tag="put", omit_defaults=True):
@@ -79,17 +82,11 @@ def command_from_members(members: object) -> Command:
     Raises:
         InvalidRequest: with the path of the first member that is wrong.
     """
+    check_members(members)
     try:
-        command = msgspec.convert(members, Command)
+        return check_command(msgspec.convert(members, Command))
     except msgspec.ValidationError as error:
         raise invalid(error) from None
-    check_text("$.sessionId", command.session_id)
-    check_text("$.messageId", command.message_id)
-    check_text("$.ifVersion", command.if_version)
-    check_text("$.actor", command.actor)
-    if isinstance(command, PutCommand):
-        check_text("$.note", command.note)
-    return check_command(command)
 
 
 def check_command(command: Command) -> Command:
@@ -117,7 +114,8 @@ def parse_command_id(value: object) -> str:
         return str(value)
     if isinstance(value, str) and _UUID.fullmatch(value):
         return value.lower()
-    raise InvalidRequest("$.commandId", f"expected a UUID (8-4-4-4-12 hex digits), got {value!r:.80}")
+    got = f"{value!r:.80}" if isinstance(value, str) else type(value).__name__
+    raise InvalidRequest("$.commandId", f"expected a UUID (8-4-4-4-12 hex digits), got {got}")
 
 
 def digest_of(command: Command) -> bytes:
@@ -134,7 +132,7 @@ def _deadline(value: object, now_ms: int, retention_ms: int) -> int:
     if value is None:
         return now_ms + min(_DEFAULT_LIFETIME_MS, retention_ms)
     if isinstance(value, datetime):
-        if value.tzinfo is None:
+        if value.utcoffset() is None:
             raise InvalidRequest("$.expiresAt", "a datetime without a time zone is ambiguous")
         value = int(value.timestamp() * 1000)
     if isinstance(value, bool) or not isinstance(value, int):

@@ -5,7 +5,8 @@ document from elsewhere against the contract's closed shapes.
 """
 
 import json
-import math
+import sys
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal, NoReturn, TypeAlias
@@ -18,6 +19,9 @@ from feedback.errors import InvalidRequest
 from feedback.model import Rating
 
 MAX_ACTOR_BYTES = 256
+
+_MOST_SECONDS = sys.float_info.max
+_MOST_SAID = 200
 
 ExpiresAt: TypeAlias = int | datetime | None
 """A deadline: milliseconds since the Unix epoch or an aware datetime; None for the default of 24 hours."""
@@ -94,18 +98,25 @@ def parse_request(
         InvalidRequest: not JSON, a duplicate key, NaN, an unknown or missing member, a wrong type, a lone surrogate.
     """
     members = _parse_json(document) if isinstance(document, bytes | str) else document
+    check_members(members)
     try:
         request = msgspec.convert(members, _SHAPES[operation])
     except msgspec.ValidationError as error:
         raise invalid(error) from None
-    for name in request.__struct_fields__:
-        check_text(f"$.{_camel(name)}", getattr(request, name))
     if isinstance(request, PutRequest):
         note = None if request.note is msgspec.UNSET else request.note
         return Put(request.session_id, request.message_id, request.rating, note, request.if_version)
     if isinstance(request, DeleteRequest):
         return Delete(request.session_id, request.message_id, request.if_version)
     return request
+
+
+def check_members(members: object) -> None:
+    """Refuse lone surrogates in the names and values of an object's members, before anything has to encode them."""
+    if isinstance(members, Mapping):
+        for name, value in members.items():
+            check_text("$", name)
+            check_text(f"$.{name}", value)
 
 
 def check_text(path: str, value: object) -> None:
@@ -121,20 +132,24 @@ def check_timeout(seconds: object) -> float:
     """A timeout in seconds: a finite number, not negative."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidRequest("timeout", f"expected seconds as a number, got {type(seconds).__name__}")
-    if not math.isfinite(seconds) or seconds < 0:
-        raise InvalidRequest("timeout", f"must be a finite number of seconds, 0 or more, got {seconds!r}")
+    if not 0 <= seconds <= _MOST_SECONDS:
+        raise InvalidRequest("timeout", "must be a finite number of seconds, 0 or more")
     return float(seconds)
 
 
 def invalid(error: msgspec.ValidationError) -> InvalidRequest:
-    """msgspec's message as path and reason (it ends in "- at `$.path`")."""
+    """msgspec's message as path and reason (it ends in "- at `$.path`"), cut where a hostile name makes it long."""
     reason, marker, path = str(error).rpartition(" - at `")
-    return InvalidRequest(path.rstrip("`"), reason) if marker else InvalidRequest("$", str(error))
+    if not marker:
+        reason, path = str(error), "$"
+    return InvalidRequest(path.replace("`", "")[:_MOST_SAID], reason[:_MOST_SAID])
 
 
 def _parse_json(document: bytes | str) -> Any:
     try:
-        return json.loads(document, object_pairs_hook=_unique_members, parse_constant=_no_constant)
+        # JSON between systems is UTF-8 without a byte order mark (RFC 8259, 8.1); `json.loads` would guess.
+        text = document.decode() if isinstance(document, bytes) else document
+        return json.loads(text, object_pairs_hook=_unique_members, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest("$", f"not JSON: {error}") from None
 
@@ -142,16 +157,11 @@ def _parse_json(document: bytes | str) -> Any:
 def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise InvalidRequest(f"$.{repeated}", "the member occurs twice")
+        repeated = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        check_text("$", repeated)
+        raise InvalidRequest(f"$.{repeated}"[:_MOST_SAID], "the member occurs twice")
     return members
 
 
 def _no_constant(name: str) -> NoReturn:
     raise InvalidRequest("$", f"{name} is not JSON")
-
-
-def _camel(name: str) -> str:
-    head, *rest = name.split("_")
-    return head + "".join(part.capitalize() for part in rest)
