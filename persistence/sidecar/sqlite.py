@@ -71,7 +71,6 @@ class SqliteStore:
             StoreUnavailable: it cannot be opened, read, locked or written; with path and reason.
         """
         self._connections = SqliteConnections(path, busy_timeout, durable=self._durable)
-        self._wal = path.with_name(f"{path.name}-wal")
         self._checkpoint_lock = threading.Lock()
         self._checkpoint_failure: str | None = None
         # An estimate of what this process added to the WAL since its last checkpoint.
@@ -227,7 +226,7 @@ class SqliteStore:
 
     def _wal_bytes(self) -> int:
         try:
-            return self._wal.stat().st_size
+            return self._connections.log_path.stat().st_size
         except OSError:
             return 0
 

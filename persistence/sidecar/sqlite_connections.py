@@ -53,7 +53,8 @@ class SqliteConnections:
         self.busy_timeout = busy_timeout
         self.location = str(path)
         self._durable = durable
-        self._path = path.absolute()
+        # As SQLite does: the log lies beside the real file.
+        self._path = Path(os.path.realpath(path))
         self._lock = threading.Lock()
         self._idle: list[_Connection] = []
         self._closed = False
@@ -64,6 +65,11 @@ class SqliteConnections:
             first = self._open(create=True)
         self._file = self._file_identity()
         self._give_back(first)
+
+    @property
+    def log_path(self) -> Path:
+        """Where the write-ahead log lies."""
+        return self._path.with_name(f"{self._path.name}-wal")
 
     @contextlib.contextmanager
     def lease(self) -> Iterator[sqlite3.Connection]:
@@ -161,7 +167,7 @@ class SqliteConnections:
             schema.migrate(connection, self.location, create=create)
             self._use_wal(connection)
             if self._durable:
-                self._settle(self._path)
+                self._settle()
         except BaseException:
             connection.close()
             raise
@@ -217,8 +223,7 @@ class SqliteConnections:
                     raise
             time.sleep(_LOOK_AGAIN_S)
 
-    @staticmethod
-    def _settle(path: Path) -> None:
+    def _settle(self) -> None:
         """Put on stable storage what this connection found in the WAL, and the names of both files.
 
         SQLite syncs the WAL in each commit, and the directory with the first sync of a WAL or
@@ -227,7 +232,7 @@ class SqliteConnections:
         we would answer from it); and a WAL that a killed process made, but never synced, may lose
         its name. (Opening the main file here would drop SQLite's POSIX locks on it; the WAL has none.)
         """
-        for name, flags in ((f"{path}-wal", os.O_RDWR), (path.parent, os.O_RDONLY)):
+        for name, flags in ((self.log_path, os.O_RDWR), (self._path.parent, os.O_RDONLY)):
             try:
                 descriptor = os.open(name, flags | os.O_CLOEXEC)
                 try:
@@ -235,7 +240,9 @@ class SqliteConnections:
                 finally:
                     os.close(descriptor)
             except OSError as error:
-                raise StoreUnavailable(f"sidecar store {path}: cannot sync {name}: {error.strerror}") from error
+                raise StoreUnavailable(
+                    f"sidecar store {self.location}: cannot sync {name}: {error.strerror}"
+                ) from error
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

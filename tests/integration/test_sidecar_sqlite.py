@@ -2,22 +2,18 @@
 
 import os
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from feedback.errors import SettingsInvalid, StoreForeign, StoreUnavailable
 from persistence.sidecar import SqliteStore, open_store, schema, sqlite
-from persistence.sidecar.store import PutItem, StartSession
-from tests.conformance.sidecar_engines import FIRST_LIFE, P0, commit, item, message_ids, record
-
-ROOT = Path(__file__).parents[2]
+from tests.conformance.sidecar_engines import P0, commit, message_ids, record
+from tests.integration.sidecar_children import child, line_of, rate
 
 
 @pytest.fixture
@@ -31,26 +27,13 @@ def store(path: Path) -> Iterator[SqliteStore]:
         yield opened
 
 
-def rate(store: SqliteStore, *messages: str, after: int = 0) -> None:
-    """Put these messages of Session "s", at the revisions past `after`."""
-    puts = [PutItem("s", item(message), revision) for revision, message in enumerate(messages, start=after + 1)]
-    commit(store, [StartSession("s", FIRST_LIFE), *puts])
-
-
-@contextmanager
-def child(script: str, *arguments: str | Path) -> Iterator["subprocess.Popen[str]"]:
-    """Another process that runs the script; it is killed in the end."""
-    command = [sys.executable, "-W", "error", "-c", script, *map(str, arguments)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def line_of(process: "subprocess.Popen[str]") -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+SETTINGS = {
+    "journal_mode": "wal",
+    "synchronous": 2,
+    "fullfsync": 1,
+    "wal_autocheckpoint": 0,
+    "application_id": schema.APPLICATION_ID,
+}
 
 
 class TestSettings:
@@ -79,14 +62,13 @@ class TestSettings:
             thread.join()
         assert len(store._connections._idle) == 1
 
-
-SETTINGS = {
-    "journal_mode": "wal",
-    "synchronous": 2,
-    "fullfsync": 1,
-    "wal_autocheckpoint": 0,
-    "application_id": schema.APPLICATION_ID,
-}
+    def test_a_symbolic_link_is_followed(self, store: SqliteStore, path: Path) -> None:
+        rate(store, "m")
+        link = path.parent / "link"
+        link.symlink_to(path)
+        with closing(SqliteStore(link)) as linked:
+            rate(linked, "n", after=1)
+        assert message_ids(store, "s") == ["m", "n"]
 
 
 class TestUrl:
@@ -192,6 +174,7 @@ class TestUnavailable:
         path.mkdir()
         with pytest.raises(StoreUnavailable, match="cannot be opened"):
             SqliteStore(path)
+        assert list(path.iterdir()) == []
         os.mkfifo(path.parent / "pipe")
         with pytest.raises(StoreUnavailable):
             SqliteStore(path.parent / "pipe")
@@ -270,84 +253,6 @@ print("free", flush=True)
         rate(store, "n", after=1)
         assert message_ids(store, "s") == ["m", "n"]
 
-    def test_a_full_disk_loses_the_batch_and_nothing_else(self, path: Path) -> None:
-        """By a limit on file sizes, which ends a write in the middle; the same store goes on when it is lifted."""
-        script = """
-import resource, sys
-from pathlib import Path
-from feedback.errors import StoreUnavailable
-from persistence.sidecar import SqliteStore
-from tests.integration.test_sidecar_sqlite import rate
-store = SqliteStore(Path(sys.argv[1]))
-rate(store, "kept")
-_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-resource.setrlimit(resource.RLIMIT_FSIZE, (65_000, hard))
-for _ in range(2):
-    try:
-        rate(store, *(f"lost {number}" for number in range(2000)), after=1)
-    except StoreUnavailable as error:
-        print(str(error).rpartition("sqlite3: ")[2], flush=True)
-print(store.feedback("s").revision, flush=True)
-resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-rate(store, "after", after=1)
-print("committed", flush=True)
-sys.stdin.readline()
-"""
-        with child(script, path) as process:
-            for _ in range(2):
-                assert line_of(process).startswith(("I/O error", "no space left"))
-            assert line_of(process) == "1"
-            assert line_of(process) == "committed"
-            process.kill()
-        with closing(SqliteStore(path)) as opened:
-            assert message_ids(opened, "s") == ["kept", "after"]
-
-
-@pytest.mark.process
-class TestKilled:
-    SCRIPT = """
-import sys
-from pathlib import Path
-from persistence.sidecar import SqliteStore
-from persistence.sidecar.store import PutItem
-from tests.conformance.sidecar_engines import P0, item, record
-from tests.integration.test_sidecar_sqlite import rate
-store = SqliteStore(Path(sys.argv[1]))
-rate(store, "committed")
-epoch = store.acquire_fences([P0], "child")[P0].epoch
-with store.transaction({P0: epoch}) as transaction:
-    # More than the page cache holds: part of it is in the log already.
-    puts = [PutItem("s", item(f"m{number}", note="n" * 1000), number) for number in range(2, 30_000)]
-    transaction.apply(puts, [record(1)], {})
-    if sys.argv[2] == "inside":
-        print("inside", flush=True)
-        sys.stdin.readline()
-print("after", flush=True)
-sys.stdin.readline()
-"""
-
-    def test_inside_a_transaction_nothing_of_it_is_visible(self, path: Path) -> None:
-        with child(self.SCRIPT, path, "inside") as process:
-            assert line_of(process) == "inside"
-            with closing(SqliteStore(path)) as other:
-                assert message_ids(other, "s") == ["committed"]
-                process.kill()
-                process.wait()
-                assert message_ids(other, "s") == ["committed"]
-                assert other.heads([P0]) == {P0: 0}
-                rate(other, "next", after=1)
-        with closing(SqliteStore(path)) as again:
-            assert message_ids(again, "s") == ["committed", "next"]
-
-    def test_after_the_commit_all_of_it_is_there(self, path: Path) -> None:
-        with child(self.SCRIPT, path, "commit") as process:
-            assert line_of(process) == "after"
-            process.kill()
-            process.wait()
-        with closing(SqliteStore(path)) as opened:
-            assert len(message_ids(opened, "s")) == 29_999
-            assert opened.acquire_fences([P0], "next")[P0].sequence == 1
-
 
 class TestWriteAheadLog:
     def frames(self, path: Path) -> int:
@@ -394,32 +299,6 @@ class TestWriteAheadLog:
                 rate(store, f"m{revision}", after=revision)
             assert reader.execute("SELECT count(*) FROM item").fetchone() == (1,)
         assert len(message_ids(store, "s")) == 100
-
-    def test_a_checkpoint_that_fails_fails_no_commit_and_is_told(self, path: Path) -> None:
-        """By a limit on file sizes that the log keeps to and the main file is past already."""
-        with closing(SqliteStore(path)) as opened:
-            rate(opened, *(f"m{number:05}" for number in range(20_000)))
-        script = """
-import resource, sys
-from pathlib import Path
-from persistence.sidecar import SqliteStore, sqlite
-from tests.integration.test_sidecar_sqlite import rate
-sqlite._CHECKPOINT_PAGES = 0
-store = SqliteStore(Path(sys.argv[1]))
-_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, hard))
-rate(store, "m19999", after=20_000)
-print(*store.health().findings, flush=True)
-resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-rate(store, "m19999", after=20_001)
-print(*store.health().findings, flush=True)
-sys.stdin.readline()
-"""
-        with child(script, path) as process:
-            assert line_of(process).startswith("the last checkpoint failed: ")
-            assert line_of(process) == ""
-            with closing(SqliteStore(path)) as opened:
-                assert opened.stored_sessions(["s"])["s"].revision == 20_002
 
 
 class TestRecords:
