@@ -9,6 +9,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
+from feedback.decoding import decoded
 from feedback.model import Item, SessionIdentity
 from feedback.results import Absent, Ok, Rejected, Rejection, Result, at_revision
 
@@ -62,7 +63,7 @@ def encode_event(event: Event) -> bytes:
 
 def decode_event(data: bytes) -> Event:
     """Raises `msgspec.ValidationError` or `msgspec.DecodeError` for anything that is not an event."""
-    return _decoder.decode(data)
+    return decoded(_decoder, data)
 
 
 def result_of(event: Event) -> Result:

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from feedback import errors
+from feedback.decoding import decoded
 from feedback.errors import CommandFailed, FeedbackError
 
 _KNOWN = {
@@ -30,7 +31,7 @@ def failure_of(error: BaseException) -> Failure:
     """Describe an exception; one that is not ours keeps its own name."""
     members = {name: _plain(value) for name, value in vars(error).items() if not name.startswith("_")}
     code = error.code if isinstance(error, FeedbackError) else type(error).__name__
-    return Failure(code, str(error), members if isinstance(error, FeedbackError) else {})
+    return Failure(code, _well_formed(str(error)), members if isinstance(error, FeedbackError) else {})
 
 
 def error_of(failure: Failure) -> FeedbackError:
@@ -50,8 +51,18 @@ def encode_failure(failure: Failure) -> bytes:
 
 def decode_failure(data: bytes) -> Failure:
     """Raises `msgspec.MsgspecError` for anything that is not a failure."""
-    return _decoder.decode(data)
+    return decoded(_decoder, data)
 
 
 def _plain(value: Any) -> str | int | float | None:
-    return value if value is None or isinstance(value, str | int | float) else repr(value)
+    if isinstance(value, str):
+        return _well_formed(value)
+    # msgpack's integers have 64 bits; a damaged log may name a version of any size.
+    if value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63):
+        return value
+    return _well_formed(f"{value!r:.80}")
+
+
+def _well_formed(text: str) -> str:
+    """A path may hold bytes that are no UTF-8: Python keeps them as lone surrogates, which no message can carry."""
+    return text.encode(errors="backslashreplace").decode()

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from feedback.decoding import decoded
 from feedback.failures import Failure
 
 
@@ -64,7 +65,7 @@ def encode_query(query: Query) -> bytes:
 
 def decode_query(data: bytes) -> Query:
     """Raises `msgspec.MsgspecError` for anything that is not a query."""
-    return _queries.decode(data)
+    return decoded(_queries, data)
 
 
 def encode_answer(answer: Answer) -> bytes:
@@ -73,4 +74,4 @@ def encode_answer(answer: Answer) -> bytes:
 
 def decode_answer(data: bytes) -> Answer:
     """Raises `msgspec.MsgspecError` for anything that is not an answer."""
-    return _answers.decode(data)
+    return decoded(_answers, data)

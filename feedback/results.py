@@ -3,7 +3,7 @@
 `msgspec.json.encode(result)` is the contract's JSON to the letter.
 """
 
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -14,7 +14,7 @@ from feedback.model import Item
 class Absent(Struct, frozen=True):
     """A delete's success: the message has no feedback now."""
 
-    absent: bool = True
+    absent: Literal[True] = True
 
 
 class ItemList(Struct, frozen=True):
@@ -115,9 +115,11 @@ def result_from_builtins(document: Any) -> Result:
     Raises:
         msgspec.ValidationError: it is not one of the contract's results.
     """
-    if isinstance(document, dict) and document.get("ok") is False:
+    if not isinstance(document, dict) or not isinstance(document.get("ok"), bool):
+        raise msgspec.ValidationError("Expected `object` with `ok`, true or false")
+    if not document["ok"]:
         return Rejected(error=msgspec.convert(document, _RejectedWire).error)
-    value = document.get("value") if isinstance(document, dict) else None
+    value = document.get("value")
     if isinstance(value, dict) and "absent" in value:
         return Ok(value=msgspec.convert(document, _AbsentWire).value)
     if isinstance(value, dict) and "items" in value:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from feedback.commands import MAX_COMMAND_BYTES, Command, PutCommand, check_command
+from feedback.decoding import decoded
 from feedback.errors import InvalidRequest
 from feedback.requests import invalid
 from feedback.results import Result, result_from_builtins
@@ -22,6 +23,7 @@ FUNCTION = "worker.jobs.apply_command"
 _Call = tuple[Literal["worker.jobs.apply_command"], None, tuple[Command], Annotated[dict[str, int], Meta(max_length=0)]]
 
 _call = msgspec.msgpack.Decoder(_Call)
+_anything: msgspec.msgpack.Decoder[object] = msgspec.msgpack.Decoder()
 _ZLIB_HEADER = 0x78
 
 
@@ -59,10 +61,10 @@ def decode_job(data: bytes) -> Command:
         InvalidRequest: it is somebody else's job, malformed, too large, or of a schema that we do not know.
     """
     try:
-        _function, _instance, (command,), _kwargs = _call.decode(_inflated(data))
+        _function, _instance, (command,), _kwargs = decoded(_call, _inflated(data))
     except msgspec.ValidationError as error:
         raise invalid(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise InvalidRequest("$", f"not a feedback command: {error}") from None
     return check_command(command)
 
@@ -81,7 +83,7 @@ def decode_result(data: bytes) -> Result:
     """Raises `ValueError` (msgspec's errors are such) for anything that is not a result."""
     if len(data) > 4 * MAX_COMMAND_BYTES:
         raise ValueError("a result larger than any command")
-    return result_from_builtins(msgspec.msgpack.decode(b64decode(data, validate=True)))
+    return result_from_builtins(decoded(_anything, b64decode(data, validate=True)))
 
 
 def encode_traceback(text: str) -> bytes:
@@ -94,9 +96,13 @@ def _inflated(data: bytes) -> bytes:
     if data[:1] == bytes([_ZLIB_HEADER]):
         inflater = zlib.decompressobj()
         try:
-            data = inflater.decompress(data, MAX_COMMAND_BYTES + 1)
+            inflated = inflater.decompress(data, MAX_COMMAND_BYTES + 1)
         except zlib.error as error:
             raise InvalidRequest("$", f"not a feedback command: {error}") from None
+        # Only the checksum at its end tells that it is whole.
+        if len(inflated) <= MAX_COMMAND_BYTES and (not inflater.eof or inflater.unused_data):
+            raise InvalidRequest("$", "not a feedback command: not one whole zlib stream")
+        data = inflated
     if len(data) > MAX_COMMAND_BYTES:
         raise InvalidRequest("$", f"larger than {MAX_COMMAND_BYTES} bytes")
     return data
