@@ -10,9 +10,10 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
+from typing import Self
 
 from msgspec import Struct
 
@@ -32,44 +33,45 @@ class LogEntry(Struct, frozen=True):
     cursor: str
 
 
-class Location(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Location:
     """Where the log that counts for a Session lies, and the Session directory's state when that was decided."""
 
-    root: Path
+    root: str
     project: str
     segment: str
     name: LogName
     directory_mtime_ns: int
 
     @property
-    def directory(self) -> Path:
+    def directory(self) -> str:
         """The Session's directory."""
-        return self.root / self.project / self.segment
+        return f"{self.root}/{self.project}/{self.segment}"
 
     @property
-    def path(self) -> Path:
+    def path(self) -> str:
         """The log file."""
-        return self.directory / str(self.name)
+        return f"{self.directory}/{self.name}"
+
+    def same_place(self, other: Self) -> bool:
+        """Whether both mean the same file name, whatever else came or went beside it."""
+        return self.path == other.path
 
     def directory_unchanged(self) -> bool:
         """Whether no file came or went in the Session's directory, such as a higher generation."""
-        try:
-            status = self.directory.lstat()
-        except OSError:
-            return False
-        return stat.S_ISDIR(status.st_mode) and status.st_mtime_ns == self.directory_mtime_ns
+        status = _lstat(self.directory)
+        return status is not None and stat.S_ISDIR(status.st_mode) and status.st_mtime_ns == self.directory_mtime_ns
 
     @contextmanager
     def open(self) -> Iterator[int]:
         """The log's descriptor, reached without following a link to either directory. Raises OSError."""
         directory = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptors = [os.open(self.root / self.project, directory)]
+        descriptors = [os.open(f"{self.root}/{self.project}", directory)]
         try:
             descriptors.append(os.open(self.segment, directory, dir_fd=descriptors[-1]))
-            descriptors.append(
-                os.open(str(self.name), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptors[-1])
-            )
-            yield descriptors[-1]
+            log = os.open(str(self.name), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptors[-1])
+            descriptors.append(log)
+            yield log
         finally:
             for descriptor in reversed(descriptors):
                 os.close(descriptor)
@@ -79,7 +81,7 @@ class Location(NamedTuple):
         project, segment = project_dir(header.identity.cwd), session_segment(header.session_id)
         if (project, segment) == (self.project, self.segment):
             return True
-        named = self.root / project / segment / str(self.name)
+        named = f"{self.root}/{project}/{segment}/{self.name}"
         return segment == self.segment and os.path.realpath(named) == os.path.realpath(self.path)
 
 
@@ -87,7 +89,7 @@ class Catalog:
     """The directories under one root. Thread-safe."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self._root = str(root)
         self._projects: tuple[str, ...] = ()
         self._root_mtime_ns = -1
         self._lock = Lock()
@@ -109,18 +111,18 @@ class Catalog:
             if not found:
                 self._refuse_flat(session_id, segment, projects)
         if len(found) > 1:
-            others = ", ".join(str(location.path) for location in found[1:])
-            raise LogAmbiguous(session_id, str(found[0].path), f"another log of this Session lies at {others}")
+            others = ", ".join(location.path for location in found[1:])
+            raise LogAmbiguous(session_id, found[0].path, f"another log of this Session lies at {others}")
         return found[0] if found else None
 
     def entries(self, after: str | None, limit: int) -> list[LogEntry]:
         """Up to `limit` Sessions behind the cursor `after`, ordered by project directory, then segment."""
         project_after, _, segment_after = (after or "").partition("/")
         entries: list[LogEntry] = []
-        for project in sorted(_directories(self.root)):
+        for project in sorted(_directories(self._root)):
             if project < project_after:
                 continue
-            for segment in sorted(_directories(self.root / project)):
+            for segment in sorted(_directories(f"{self._root}/{project}")):
                 if project == project_after and segment <= segment_after:
                     continue
                 if len(entries) >= limit:
@@ -132,46 +134,57 @@ class Catalog:
 
     def _entry(self, project: str, segment: str) -> LogEntry | None:
         session_id = session_id_of(segment)
-        names = _log_names(self.root / project / segment)
+        names = _log_names(f"{self._root}/{project}/{segment}")
         if session_id is None or not names:
             return None
-        path = self.root / project / segment / str(max(names))
+        path = Path(self._root, project, segment, str(max(names)))
         return LogEntry(session_id, path, max(names).generation, f"{project}/{segment}")
 
     def _probe(self, session_id: str, segment: str, projects: tuple[str, ...]) -> list[Location]:
-        found = []
+        found: list[Location] = []
+        unreadable: OSError | None = None
         for project in projects:
-            directory = self.root / project / segment
-            status = _lstat(directory)
-            if status is None or not stat.S_ISDIR(status.st_mode):
+            try:
+                location = self._look_into(session_id, project, segment)
+            except OSError as error:
+                unreadable = error
                 continue
-            names = _log_names(directory)
-            if len({name.compressed for name in names}) > 1:
-                raise LogAmbiguous(session_id, str(directory), "both raw and Zstandard logs lie here")
-            if names:
-                found.append(Location(self.root, project, segment, max(names), status.st_mtime_ns))
+            if location is not None:
+                found.append(location)
+        if unreadable is not None and not found:
+            raise unreadable  # it may lie there; where it was found, another project's directory does not matter
         return found
+
+    def _look_into(self, session_id: str, project: str, segment: str) -> Location | None:
+        directory = f"{self._root}/{project}/{segment}"
+        status = _lstat(directory)
+        if status is None or not stat.S_ISDIR(status.st_mode):
+            return None
+        names = _log_names(directory)
+        if len({name.compressed for name in names}) > 1:
+            raise LogAmbiguous(session_id, directory, "both raw and Zstandard logs lie here")
+        return Location(self._root, project, segment, max(names), status.st_mtime_ns) if names else None
 
     def _refuse_flat(self, session_id: str, segment: str, projects: tuple[str, ...]) -> None:
         for project in projects:
             for suffix in (".jsonl", ".jsonl.zstd"):
-                flat = self.root / project / f"{segment}{suffix}"
+                flat = f"{self._root}/{project}/{segment}{suffix}"
                 status = _lstat(flat)
                 if status is not None and stat.S_ISREG(status.st_mode):
-                    raise LogFormatUnsupported(session_id, str(flat), "of the flat layout")
+                    raise LogFormatUnsupported(session_id, flat, "of the flat layout")
 
     def _known_projects(self, *, refresh: bool) -> tuple[str, ...]:
         try:
-            mtime_ns = self.root.stat().st_mtime_ns
+            mtime_ns = Path(self._root).stat().st_mtime_ns
         except FileNotFoundError:
             return ()
         with self._lock:
             if refresh or mtime_ns != self._root_mtime_ns:
-                self._projects, self._root_mtime_ns = tuple(sorted(_directories(self.root))), mtime_ns
+                self._projects, self._root_mtime_ns = tuple(sorted(_directories(self._root))), mtime_ns
             return self._projects
 
 
-def _directories(parent: Path) -> list[str]:
+def _directories(parent: str) -> list[str]:
     try:
         with os.scandir(parent) as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -179,7 +192,7 @@ def _directories(parent: Path) -> list[str]:
         return []
 
 
-def _log_names(directory: Path) -> list[LogName]:
+def _log_names(directory: str) -> list[LogName]:
     """The canonical log names in a Session's directory. A link that leads nowhere is none."""
     try:
         with os.scandir(directory) as entries:
@@ -199,10 +212,10 @@ def _exists(entry: os.DirEntry[str]) -> bool:
     return True
 
 
-def _lstat(path: Path) -> os.stat_result | None:
+def _lstat(path: str) -> os.stat_result | None:
     """What lies at `path`, or None when nothing does or nothing can (a name longer than the file system takes)."""
     try:
-        return path.lstat()
+        return os.lstat(path)
     except OSError as error:
         if error.errno in _NOT_THERE:
             return None

@@ -54,20 +54,25 @@ def next_frame(source: Source, start: int) -> Frame | None:
     return Frame(start, end, most_plain_bytes) if end <= source.size else None
 
 
-def plaintext(source: Source, frame: Frame) -> Iterator[bytes]:
-    """The frame's content in pieces of bounded size; the checksum is verified with the last one.
+class FrameDecoder:
+    """Decompresses frames, one at a time."""
 
-    Of a frame that the file ends inside of, what comes out before the end. Raises Damage
-    when the content is bad, needs a dictionary or a window over 128 MiB.
-    """
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
-    piece_bytes = max(1, min(frame.most_plain_bytes, CHUNK_BYTES))
-    try:
-        with decompressor.stream_reader(_Slice(source, frame)) as reader:  # type: ignore[arg-type]  # only read() is used
-            while piece := reader.read(piece_bytes):
-                yield piece
-    except zstandard.ZstdError as error:
-        raise Damage(f"frame at byte {frame.start} failed validation: {error}") from error
+    def __init__(self) -> None:
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+
+    def plaintext(self, source: Source, frame: Frame) -> Iterator[bytes]:
+        """The frame's content in pieces of bounded size; the checksum is verified with the last one.
+
+        Of a frame that the file ends inside of, what comes out before the end. Raises Damage
+        when the content is bad, needs a dictionary or a window over 128 MiB.
+        """
+        piece_bytes = max(1, min(frame.most_plain_bytes, CHUNK_BYTES))
+        try:
+            with self._decompressor.stream_reader(_Slice(source, frame)) as reader:  # type: ignore[arg-type]  # only read() is used
+                while piece := reader.read(piece_bytes):
+                    yield piece
+        except zstandard.ZstdError as error:
+            raise Damage(f"frame at byte {frame.start} failed validation: {error}") from error
 
 
 def torn_frame(source: Source, start: int) -> Frame:
@@ -97,7 +102,7 @@ def _is_valid(source: Source, at: int, most_bytes: int) -> bool:
         if frame is None:
             return False
         seen = 0
-        for piece in plaintext(source, frame):
+        for piece in FrameDecoder().plaintext(source, frame):
             seen += len(piece)
             if seen > most_bytes:
                 break

@@ -103,7 +103,7 @@ class LogState:
 
     def continues(self, descriptor: int, location: Location, revision: Revision) -> bool:
         """Whether the open file is the one read before and everything before the clean end still stands there."""
-        if location[:-1] != self.location[:-1] or not self.revision.same_file(revision):
+        if not location.same_place(self.location) or not self.revision.same_file(revision):
             return False
         if revision == self.revision and settled(revision):
             return True

@@ -2,7 +2,7 @@
 
 Differs from Python's defaults: `NaN` and `Infinity` are no JSON, numbers never overflow
 into an error, `-0` stays a negative zero, lone surrogates are legal, bytes that are not
-UTF-8 become U+FFFD, and nesting is limited by memory alone.
+UTF-8 become U+FFFD, and nesting goes as deep as memory allows.
 """
 
 import json
@@ -11,17 +11,23 @@ import re
 from collections.abc import Mapping
 from typing import NoReturn, TypeAlias
 
+from persistence.session_log.damage import Misshapen
+
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 _Container: TypeAlias = list[Json] | dict[str, Json]
 MAX_SAFE = 2**53 - 1
 _LONGEST_EXACT = 19  # digits; beyond that a double is what the writer saw anyway
+_MOST_LEVELS = 1 << 18  # bounds the memory that a row of nothing but brackets takes
 _BLANK = re.compile(r"[ \t\n\r]*")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def decode(text: bytes) -> Json:
-    """The value that a JSON text stands for. Raises ValueError when it is not JSON."""
+    """The value that a JSON text stands for.
+
+    Raises ValueError when it is not JSON, Misshapen when it is nested past all reason.
+    """
     characters = text.decode("utf-8", "replace")
     try:
         value: Json = _DECODER.decode(characters)
@@ -77,6 +83,8 @@ def _decode_deep(text: str) -> Json:
     while True:
         value, at, opened = _begin(text, at)
         if opened is not None:
+            if len(parents) >= _MOST_LEVELS:
+                raise Misshapen(f"JSON nested deeper than {_MOST_LEVELS} levels")
             parents.append((opened, key))
             key, at = _member(opened, text, at)
             continue

@@ -57,7 +57,7 @@ class SessionLogs:
         if state is None or view is None or not state.location.directory_unchanged():
             return None
         try:
-            revision = Revision.of(state.location.path.stat())
+            revision = Revision.at(state.location.path)
         except OSError:
             return None
         return view if revision == view.revision else None
@@ -99,11 +99,11 @@ class SessionLogs:
                 yield from self._messages(session_id, location, descriptor)
         except Unlisted as damage:
             if location.name.generation > 0:
-                raise damage.failure(session_id, str(location.path)) from damage
+                raise damage.failure(session_id, location.path) from damage
         except Damage as damage:
-            raise damage.failure(session_id, str(location.path)) from damage
+            raise damage.failure(session_id, location.path) from damage
         except (OSError, Unsteady) as error:
-            raise LogUnreadable(session_id, str(location.path), str(error)) from error
+            raise LogUnreadable(session_id, location.path, str(error)) from error
 
     def _messages(self, session_id: str, location: Location, descriptor: int) -> Iterator[MessageSummary]:
         file = _source(descriptor)
@@ -138,9 +138,9 @@ class SessionLogs:
                 if isinstance(error, Unlisted) and location.name.generation == 0:
                     return None
                 if isinstance(error, Damage):
-                    raise error.failure(session_id, str(location.path)) from error
+                    raise error.failure(session_id, location.path) from error
                 if isinstance(error, OSError):
-                    raise LogUnreadable(session_id, str(location.path), str(error)) from error
+                    raise LogUnreadable(session_id, location.path, str(error)) from error
                 raise
             if view is not None:
                 return view
@@ -207,11 +207,12 @@ class SessionLogs:
         """fsyncs what was read. A failed fsync is not tried again on what the page cache says: that is dropped, too."""
         state = entry.state
         assert state is not None
-        path = str(state.location.path)
+        path = state.location.path
         try:
             if not state.names_durable:
-                for directory in (state.location.directory, state.location.directory.parent, self.root):
-                    fsync_directory(directory)
+                directory = Path(state.location.directory)
+                for named in (directory, directory.parent, self.root):
+                    fsync_directory(named)
                 state.names_durable = True
             if state.durable != state.revision:
                 os.fsync(descriptor)
@@ -232,7 +233,7 @@ def _stood_still(before: Revision, after: Revision, *, torn: bool) -> bool:
 
 def _still_there(location: Location, revision: Revision) -> bool:
     """Whether the path still names the file that was read, with nothing taken away and no generation above it."""
-    status = Revision.of(location.path.stat())
+    status = Revision.at(location.path)
     return status.same_file(revision) and status.size >= revision.size and location.directory_unchanged()
 
 

@@ -45,7 +45,7 @@ def _header_frame(source: Source, max_row_bytes: int) -> tuple[bytes, int]:
         _check_nothing_behind(source, 0, max_row_bytes)
         raise Unlisted("the log has no complete header frame")
     line = bytearray()
-    for piece in frames.plaintext(source, frame):
+    for piece in frames.FrameDecoder().plaintext(source, frame):
         line += piece
         if len(line) > max_row_bytes:
             raise Misshapen(f"the header is larger than {max_row_bytes} bytes")
@@ -75,6 +75,7 @@ class RowReader:
         self._source = source
         self._name = name
         self._max_row_bytes = max_row_bytes
+        self._decoder = frames.FrameDecoder()
 
     def committed(self) -> Iterator[Row]:
         """The rows before the torn tail, if there is one."""
@@ -89,7 +90,7 @@ class RowReader:
         torn = frames.torn_frame(self._source, start)
         probe = self._scanner()
         try:
-            for piece in frames.plaintext(self._source, torn):
+            for piece in self._decoder.plaintext(self._source, torn):
                 for _ in probe.feed(piece):
                     pass
         except Misshapen:
@@ -98,11 +99,11 @@ class RowReader:
             return  # nothing of a frame that does not decode is used
         probe.check()
         scanner = self._scanner()
-        for piece in frames.plaintext(self._source, torn):
+        for piece in self._decoder.plaintext(self._source, torn):
             yield from scanner.feed(piece)
 
-    def _scanner(self) -> RowScanner:
-        return RowScanner(self._name.generation, self.progress.next_seq, self._max_row_bytes)
+    def _scanner(self, *, strict: bool = False) -> RowScanner:
+        return RowScanner(self._name.generation, self.progress.next_seq, self._max_row_bytes, strict=strict)
 
     def _lines(self) -> Iterator[Row]:
         scanner = self._scanner()
@@ -115,13 +116,11 @@ class RowReader:
 
     def _complete_frames(self) -> Iterator[Row]:
         """Every byte of a complete frame must belong to an accepted row; rows may span frames."""
-        scanner = self._scanner()
+        scanner = self._scanner(strict=True)
         end = self.progress.offset
         while frame := frames.next_frame(self._source, end):
-            for piece in frames.plaintext(self._source, frame):
+            for piece in self._decoder.plaintext(self._source, frame):
                 yield from scanner.feed(piece)
-                if scanner.defect is not None:
-                    raise Damage(f"a complete frame holds what is no row: {scanner.defect}")
             end = frame.end
         if not scanner.at_boundary:
             raise Damage("the last complete frame ends inside of a row")

@@ -29,7 +29,11 @@ class Row(NamedTuple):
 
     def document(self) -> dict[str, Json]:
         """The whole row."""
-        document = jsontext.decode(self.line)
+        document: Json
+        try:
+            document = msgspec.json.decode(self.line)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            document = jsontext.decode(self.line)
         assert isinstance(document, dict)
         return document
 
@@ -67,14 +71,16 @@ class RowScanner:
     The first row that does not (malformed, or of another seq than the next) is the `defect`:
     it and everything behind it is left out. A turn that was closed at or behind the defect
     makes it `condemned`: committed rows are damaged, a torn append does not explain that.
+    A `strict` scanner takes no defect: it raises Damage at once.
     """
 
-    def __init__(self, version: int, next_seq: int, max_row_bytes: int) -> None:
+    def __init__(self, version: int, next_seq: int, max_row_bytes: int, *, strict: bool = False) -> None:
         self.next_seq = next_seq
         self.accepted_bytes = 0
         self.defect: str | None = None
         self.condemned = False
         self._version = version
+        self._strict = strict
         self._max_row_bytes = max_row_bytes
         self._pieces: list[bytes] = []
         self._piece_bytes = 0
@@ -82,7 +88,7 @@ class RowScanner:
     @property
     def at_boundary(self) -> bool:
         """Whether everything fed so far belongs to accepted rows."""
-        return self.defect is None and not self._pieces
+        return self.defect is None and self._piece_bytes == 0
 
     def feed(self, chunk: bytes) -> Iterator[Row]:
         """The rows that `chunk` completes. Raises Misshapen for a row past the cap."""
@@ -104,20 +110,25 @@ class RowScanner:
     def _take(self, line: bytes) -> Row | None:
         if len(line) > self._max_row_bytes:
             raise Misshapen(f"row at seq {self.next_seq} is larger than {self._max_row_bytes} bytes")
+        if self.defect is not None and not _may_matter(line):
+            return None
         try:
             row = _decode_row(line, self._version)
         except _Malformed as error:
-            if self.defect is None:
-                self.defect = f"row at seq {self.next_seq} is malformed: {error}"
+            self._note(f"row at seq {self.next_seq} is malformed: {error}")
             return None
         if self.defect is None and row.seq == self.next_seq:
             self.next_seq += row.width
             self.accepted_bytes += len(line) + 1
             return row
-        if self.defect is None:
-            self.defect = f"seq gap: expected {self.next_seq}, got {row.seq if row.seq >= 0 else 'none'}"
+        self._note(f"seq gap: expected {self.next_seq}, got {row.seq if row.seq >= 0 else 'none'}")
         self.condemned = self.condemned or row.type == "turn/end"
         return None
+
+    def _note(self, defect: str) -> None:
+        if self._strict:
+            raise Damage(f"a complete frame holds what is no row: {defect}")
+        self.defect = self.defect or defect
 
     def check(self) -> None:
         """Raises Damage when a closed turn stands at or behind a defect."""
@@ -127,6 +138,11 @@ class RowScanner:
 
 class _Malformed(Exception):
     """The line is no row of its format version (an "unparsable row" of FORMATS section 8.1)."""
+
+
+def _may_matter(line: bytes) -> bool:
+    """Whether a line behind a defect can be a turn/end, however spelled, or the null that format 0 refuses."""
+    return b"turn/end" in line or b"\\" in line or line.strip() == b"null"
 
 
 def _decode_row(line: bytes, version: int) -> Row:

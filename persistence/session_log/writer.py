@@ -66,7 +66,7 @@ class LogWriter:
         self._header = jsontext.encode({key: value for key, value in header.items() if value is not None}) + b"\n"
         self._catalog = Catalog(root)
         name = LogName(0, compression == "zstd")
-        self._location = Location(root, project_dir(cwd), session_segment(session_id), name, 0)
+        self._location = Location(str(root), project_dir(cwd), session_segment(session_id), name, 0)
         self._descriptor: int | None = None
         self._lock: int | None = None
         self._broken = False
@@ -78,7 +78,7 @@ class LogWriter:
     @property
     def path(self) -> Path:
         """The log file, whether it exists already or not."""
-        return self._location.path
+        return Path(self._location.path)
 
     def append(self, events: Sequence[Mapping[str, object]]) -> range:
         """Appends one batch, numbered from `next_seq` on, and puts it on stable storage. Gives the seqs.
@@ -118,9 +118,9 @@ class LogWriter:
     def _publish(self, batch: bytes) -> None:
         """The first write: header and first batch appear together, where no log was (FORMATS section 10)."""
         self._check_usable()
-        make_directories(self._location.directory)
+        make_directories(self.path.parent)
         if self._lock is None:
-            self._lock = lock.acquire(self.session_id, self._location.directory)
+            self._lock = lock.acquire(self.session_id, self.path.parent)
         if self._catalog.find(self.session_id) is not None:
             raise LogAmbiguous(self.session_id, str(self.path), "another writer made a log meanwhile")
         self._broken = True  # a publication that fails half-way may still show after a power cut
@@ -130,7 +130,7 @@ class LogWriter:
 
     def _continue(self, location: Location) -> None:
         self._location = location
-        self._lock = lock.acquire(self.session_id, location.directory)
+        self._lock = lock.acquire(self.session_id, self.path.parent)
         try:
             self._descriptor = os.open(location.path, os.O_RDWR | os.O_CLOEXEC)
             self._load(self._descriptor, location)
@@ -141,11 +141,11 @@ class LogWriter:
     def _load(self, descriptor: int, location: Location) -> None:
         """Finds the end of what is there, and repairs a torn tail."""
         if location.name.generation > 0:
-            raise LogFormatUnsupported(self.session_id, str(location.path), location.name.generation)
+            raise LogFormatUnsupported(self.session_id, location.path, location.name.generation)
         source = Source(descriptor, os.fstat(descriptor).st_size)
         header, progress = read_header(source, location.name, _MAX_ROW_BYTES)
         if (header.session_id, header.identity) != (self.session_id, self.identity):
-            raise LogAmbiguous(self.session_id, str(location.path), f"a log of {header.identity} lies here")
+            raise LogAmbiguous(self.session_id, location.path, f"a log of {header.identity} lies here")
         reader = RowReader(source, location.name, progress, _MAX_ROW_BYTES)
         for _ in reader.committed():
             pass
@@ -200,7 +200,7 @@ class _typed:  # noqa: N801 - reads as a phrase
 
     def __init__(self, session_id: str, location: Location) -> None:
         self._session_id = session_id
-        self._path = str(location.path)
+        self._path = location.path
 
     def __enter__(self) -> None:
         return None

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persistence.session_log import jsontext
+from persistence.session_log.damage import Misshapen
 from persistence.session_log.jsontext import _decode_deep
 
 JSON = st.recursive(
@@ -56,7 +57,7 @@ def test_text_is_utf16_in_spirit() -> None:
 
 
 @pytest.mark.parametrize("depth", [2_000, 100_000])
-def test_nesting_is_limited_by_memory_alone(depth: int) -> None:
+def test_deep_nesting_is_read_without_recursion(depth: int) -> None:
     value = jsontext.decode(b'{"a":[' * depth + b' "x" , {} , [] ' + b"]}" * depth)
     for _ in range(depth):
         assert isinstance(value, dict)
@@ -65,6 +66,11 @@ def test_nesting_is_limited_by_memory_alone(depth: int) -> None:
         if len(value) == 1:
             value = value[0]
     assert value == ["x", {}, []]
+
+
+def test_nesting_past_all_reason_is_refused_before_it_takes_memory() -> None:
+    with pytest.raises(Misshapen, match="262144 levels"):
+        jsontext.decode(b"[" * 1_000_000)
 
 
 @given(JSON)

@@ -57,6 +57,19 @@ def test_a_turn_end_out_of_sequence_condemns_the_log_itself() -> None:
         scanner.check()
 
 
+def test_a_turn_end_behind_a_defect_is_seen_however_it_is_spelled() -> None:
+    for spelled in (rb'"turn\/end"', rb'"\u0074urn/end"'):
+        _, scanner = scan(TEXT + b"{\n" + END.replace(b'"turn/end"', spelled))
+        assert scanner.condemned
+
+
+def test_a_strict_scan_takes_no_defect() -> None:
+    """Inside of a complete frame every byte belongs to a row."""
+    for defect in (b"\n", b"{}\n", TEXT):
+        with pytest.raises(Damage, match="no row"):
+            list(RowScanner(0, 6, 10_000, strict=True).feed(defect))
+
+
 def test_an_unfinished_line_is_never_a_row() -> None:
     rows, scanner = scan(TEXT[:-1])
     assert len(rows) == len(EVENTS) - 1
