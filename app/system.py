@@ -11,12 +11,13 @@ import msgspec
 from redis import Redis
 from redis.exceptions import RedisError
 
+from app.cli.exits import ExitCode
 from app.embedded import DURABLE, EmbeddedServer
 from app.inspection import read_ownership
 from app.processes import Child
 from feedback.client import FeedbackClient
 from feedback.connection import connect
-from feedback.errors import ProcessEnded, QueueUnavailable, ShuttingDown
+from feedback.errors import FeedbackError, ProcessEnded, QueueUnavailable, SettingsInvalid, ShuttingDown
 from feedback.settings import CONFIG_VARIABLE, ENV_PREFIX, Settings
 
 _READY_TIMEOUT_S = 60.0
@@ -95,11 +96,19 @@ class System:
                 raise ShuttingDown("stopped while starting")
             for child in self._serving:
                 if (code := child.poll()) is not None:
-                    raise ProcessEnded(f"{child.name} ended with {code}; the end of {child.log}:\n{child.log_tail()}")
+                    raise _premature_end(child, code)
             if _is_owned_by_newcomer(redis, strangers) and _projector_answers(client):
                 return
             time.sleep(_POLL_S)
         raise QueueUnavailable(f"worker and projector run, but do not serve; see {self.logs}")
+
+
+def _premature_end(child: Child, code: int) -> FeedbackError:
+    """What a child's end means that came before it served."""
+    tail = child.log_tail()
+    if code == ExitCode.USAGE:
+        return SettingsInvalid(f"the {child.name} refuses to start: {tail.rpartition(chr(10))[2]}")
+    return ProcessEnded(f"the {child.name} ended with {code}; the end of {child.log}:\n{tail}")
 
 
 def child_environ(settings: Settings) -> dict[str, str]:

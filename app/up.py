@@ -86,7 +86,7 @@ def run_up(plan: UpPlan, announce: Callable[[System], None]) -> None:
         finally:
             remove_endpoint(plan.data)
             for name in system.stop():
-                _log.warning("killed", extra={"process": name, "reason": "it did not stop in time"})
+                _log.warning("killed, because it did not stop in time process=%s", name)
 
 
 @contextmanager
@@ -146,13 +146,14 @@ class _Restarts:
             if now - self._started_at > _STEADY_S:
                 self._delay_s = _FIRST_DELAY_S
             self.due_at = now + self._delay_s
-            members = {"process": child.name, "exit": code, "starts_again_in": self._delay_s, "log": str(child.log)}
-            _log.warning("ended", extra=members)
+            _log.warning(
+                "ended process=%s exit=%d starts_again_in=%g log=%s", child.name, code, self._delay_s, child.log
+            )
             self._delay_s = min(2 * self._delay_s, _LAST_DELAY_S)
         elif self.due_at is not None and now >= self.due_at:
             child.start()
             self.due_at, self._started_at = None, now
-            _log.info("started again", extra={"process": child.name, "pid": child.pid})
+            _log.info("started again process=%s pid=%d", child.name, child.pid)
 
 
 def _keep_running(system: System, watch: SignalWatch) -> None:
