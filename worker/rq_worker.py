@@ -4,7 +4,7 @@ import logging
 import threading
 
 from rq import Queue
-from rq.worker import BaseWorker
+from rq.worker import BaseWorker, WorkerStatus
 
 from feedback import keys
 from feedback.connection import like
@@ -47,17 +47,17 @@ class FeedbackWorker(BaseWorker):  # type: ignore[misc]  # RQ is not typed
 
     def _keep_registered(self, stop: threading.Event) -> None:
         """Being listed is a courtesy: no failure of it may disturb the work."""
-        registered = False
         while True:
             try:
                 if stop.is_set():
                     self.register_death()
                     return
-                if registered:
+                if self.connection.exists(self.key):
                     self.heartbeat()
                 else:
+                    # At the start, or a server that forgot: a heartbeat alone would leave half an entry there.
                     self.register_birth()
-                    registered = True
+                    self.set_state(WorkerStatus.STARTED)
             except Exception as error:  # noqa: BLE001 - see above
                 logger.warning("not registered with RQ: %s", error)
                 if stop.is_set():

@@ -25,8 +25,9 @@ for i = 11, #ARGV, 5 do
   elseif redis.call('LLEN', queue) >= limit then
     outcome = 'full'
   else
+    -- RQ's forking worker reckons with a timeout (its default is 180 s).
     redis.call('HSET', job, 'data', ARGV[i + 2], 'digest', digest, 'status', 'queued',
-      'origin', ARGV[7] .. partition, 'description', ARGV[i + 4],
+      'origin', ARGV[7] .. partition, 'description', ARGV[i + 4], 'timeout', 180,
       'created_at', ARGV[4], 'enqueued_at', ARGV[4])
     -- A queue that was empty may have an idle owner: ring its bell.
     if redis.call('RPUSH', queue, id) == 1 then

@@ -1,0 +1,140 @@
+"""What the tests of jobs and traps share: commands as RQ jobs, jobs of strangers, and what became of them."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+from zlib import crc32
+
+import msgspec
+import pytest
+from redis import Redis
+from rq import Queue
+from rq.job import Job
+from rq.registry import FailedJobRegistry
+
+from app.system import child_environ
+from feedback import keys
+from feedback.commands import SCHEMA, Command, PutCommand
+from feedback.events import Event, decode_event
+from feedback.flows import wall_clock_ms
+from feedback.partitions import PartitionId, Topology
+from feedback.requests import Put
+from feedback.settings import Settings
+from feedback.wire import FUNCTION, Serializer
+from persistence.session_log.catalog import Catalog
+from worker import jobs
+from worker import topology as topologies
+
+HOUR_MS = 3_600_000
+
+
+def put_command(session_id: str, message_id: str, **more: object) -> PutCommand:
+    """A complete command with an id of its own, due in an hour."""
+    usual = {
+        "type": "put",
+        "schema": SCHEMA,
+        "commandId": str(uuid4()),
+        "sessionId": session_id,
+        "messageId": message_id,
+        "ifVersion": None,
+        "expiresAt": wall_clock_ms() + HOUR_MS,
+        "rating": "positive",
+    }
+    return msgspec.convert(usual | more, PutCommand)
+
+
+def request_of(command: PutCommand) -> Put:
+    """The same as a client would be asked for it."""
+    return Put(command.session_id, command.message_id, command.rating, command.note, command_id=command.command_id)
+
+
+def partition_of(settings: Settings, session_id: str) -> PartitionId:
+    return PartitionId(1, crc32(session_id.encode()) % settings.partitions)
+
+
+def publish_topology(redis: Redis, settings: Settings) -> None:
+    """What the first worker will find and agree with: clients may enqueue before it is there."""
+    topologies.publish(
+        redis, Topology(generation=1, partitions=settings.partitions, max_note_bytes=settings.max_note_bytes)
+    )
+
+
+def stock_queue(redis: Redis, settings: Settings, session_id: str, *, is_async: bool = True) -> Queue:
+    """The Session's queue, as RQ's own API has it."""
+    name = keys.queue_name(partition_of(settings, session_id))
+    return Queue(name, connection=redis, serializer=Serializer, is_async=is_async)
+
+
+def enqueue_by_rq(queue: Queue, command: Command) -> Job:
+    """By RQ's own API: rings no bell of ours."""
+    return queue.enqueue_call(FUNCTION, args=(msgspec.to_builtins(command),), job_id=command.command_id)
+
+
+def enqueue_raw(redis: Redis, partition: PartitionId, job_id: bytes, fields: Mapping[str, bytes | str] | None) -> None:
+    """A job as anybody could write it; None for no job at all, only its id on the queue."""
+    with redis.pipeline() as pipeline:
+        if fields:
+            pipeline.hset(
+                keys.RQ_JOB_PREFIX.encode() + job_id, items=[part for pair in fields.items() for part in pair]
+            )
+        pipeline.sadd(keys.RQ_QUEUES, keys.queue(partition))
+        pipeline.rpush(keys.queue(partition), job_id)
+        pipeline.execute()
+
+
+def fetch(redis: Redis, command_id: str) -> Job:
+    return Job.fetch(command_id, connection=redis, serializer=Serializer)
+
+
+def failed_registry(redis: Redis, partition: PartitionId) -> FailedJobRegistry:
+    return FailedJobRegistry(keys.queue_name(partition), connection=redis, serializer=Serializer)
+
+
+def events_of(redis: Redis, *partitions: PartitionId) -> list[Event]:
+    """Everything that was published, partition by partition, in order."""
+    streams = [_entries(redis, keys.events(partition)) for partition in partitions]
+    return [decode_event(fields[b"event"]) for entries in streams for fields in entries]
+
+
+def results_of(redis: Redis, command_id: str) -> list[bytes]:
+    """The kinds of all results of one job, oldest first: b"1" finished, b"2" failed."""
+    return [fields[b"type"] for fields in _entries(redis, keys.results(command_id))]
+
+
+def _entries(redis: Redis, stream: str) -> list[dict[bytes, bytes]]:
+    reply: Any = redis.xrange(stream)
+    return [fields for _, fields in reply]
+
+
+def has_nothing_waiting(redis: Redis, partition: PartitionId) -> bool:
+    return not redis.exists(keys.queue(partition), keys.claimed(partition))
+
+
+@contextlib.contextmanager
+def damaged_log(settings: Settings, session_id: str) -> Iterator[None]:
+    """The Session's log is corrupt inside the block, and mended after it."""
+    found = Catalog(Path(settings.sessions)).find(session_id)
+    assert found is not None
+    log = Path(found.path)
+    whole = log.read_bytes()
+    log.write_bytes(whole[:40] + bytes(8) + whole[48:])
+    try:
+        yield
+    finally:
+        log.write_bytes(whole)
+
+
+@contextlib.contextmanager
+def job_settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The job function finds these settings in the environment; what it opened is closed at the end."""
+    for name, value in child_environ(settings).items():
+        if os.environ.get(name) != value:
+            monkeypatch.setenv(name, value)
+    try:
+        yield
+    finally:
+        jobs._runtime.cache_clear()
+        jobs._open.close()
