@@ -22,7 +22,7 @@ from projections.fold import CachedList
 
 _log = logging.getLogger(__name__)
 _store = Script("projections", "store")
-_NUMBER = re.compile(rb"0|[1-9][0-9]{0,18}")
+_NUMBER = re.compile(rb"0|[1-9][0-9]{0,17}")
 
 
 class Advance(Struct, frozen=True):
@@ -154,7 +154,10 @@ def drop_foreign(redis: Redis, expected: Mapping[str, bytes]) -> None:
 
     All of them are made anew by whoever needs them.
     """
-    for key, kind in expected.items():
-        if redis.execute_command("TYPE", key) not in (kind, kind.decode(), b"none", "none"):
-            _log.warning("key of a foreign type dropped key=%s", key)
+    pipeline = redis.pipeline(transaction=False)
+    for key in expected:
+        pipeline.execute_command("TYPE", key)
+    for (key, kind), found in zip(expected.items(), pipeline.execute(), strict=True):
+        if found not in (kind, b"none"):
+            _log.warning("key of a foreign type dropped key=%s type=%s", key, found)
             redis.execute_command("DEL", key)

@@ -60,13 +60,13 @@ def gather(
     if len(events) == len(rows) and rows:
         return Gathered(tuple(events), after + len(events))
     start = after + len(events)
+    # The head first, so that a commit in between cannot look like a hole.
+    head = store.heads([partition])[partition]
     stored = store.outcomes(partition, start, limit)
     missing = _run(partition, start, stored)
     if missing or (events and not stored):
         return Gathered((*events, *missing), start + len(missing))
-    if stored:
-        return Lost()
-    return Bogus() if store.heads([partition])[partition] == after else Lost()
+    return Lost() if stored or head != after else Bogus()
 
 
 def _run(partition: PartitionId, after: int, rows: Iterable[Row]) -> list[Event]:

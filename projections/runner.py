@@ -174,7 +174,7 @@ class Follower:
         if self._cache.store(era, views, advances):
             self._positions |= {partition: found.reached for partition, found in gathered.items()}
         else:
-            _log.info("checkpoints moved by another projector, reading them again")
+            _log.info("another projector was faster, or the lists are being made anew: reading the checkpoints again")
             self._positions = {}
 
     def _start_anew(self, positions: Mapping[PartitionId, int]) -> None:

@@ -12,7 +12,7 @@ _MEMBERS = ("generation", "partitions", "max_note_bytes")
 
 def read_topology(redis: Redis) -> Topology | None:
     """The topology that workers and clients go by; None while there is none, or what stands there is not one."""
-    if redis.execute_command("TYPE", keys.TOPOLOGY) not in (b"hash", "hash"):
+    if redis.execute_command("TYPE", keys.TOPOLOGY) != b"hash":
         return None
     try:
         generation, partitions, max_note_bytes = map(int, redis.execute_command("HMGET", keys.TOPOLOGY, *_MEMBERS))

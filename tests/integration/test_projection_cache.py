@@ -162,7 +162,8 @@ def test_an_entry_of_another_type_is_a_miss(cache: ListCache, redis_client: Redi
 def test_checkpoints_that_are_none_are_dropped(cache: ListCache, redis_client: Redis) -> None:
     """Words, signs, leading zeros, endless digits: as if they were not there."""
     redis_client.hset(
-        keys.checkpoint(1), mapping={"0": 4, "1": "x", "2": -1, "3": "007", "4": "9" * 5000, "x": 1, "٣": 1}
+        keys.checkpoint(1),
+        mapping={"0": 4, "1": "x", "2": -1, "3": "007", "4": "9" * 5000, "x": 1, "٣": 1, "9" * 19: 1},
     )
     assert cache.checkpoints(1) == {0: 4}
     assert redis_client.hkeys(keys.checkpoint(1)) == [b"0"]

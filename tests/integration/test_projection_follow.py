@@ -78,9 +78,10 @@ def test_live_events_become_lists(follower: Follower, deployment: Deployment) ->
     assert [item.message_id for item in deployment.cached("session-0")["session-0"].items] == ["m1", "m2"]
 
 
-def test_events_in_a_thread_while_it_runs(valkey_url: str, deployment: Deployment) -> None:
-    """The blocking read brings events without anybody stepping, and ends soon after `stop`."""
-    with connect(valkey_url) as client, running(Follower(client, deployment.store)):
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_events_in_a_thread_while_it_runs(valkey_url: str, deployment: Deployment, protocol: int) -> None:
+    """The blocking read brings events without anybody stepping, in either protocol of the server."""
+    with connect(f"{valkey_url}?protocol={protocol}") as client, running(Follower(client, deployment.store)):
         for _ in range(3):
             for session_id in SESSIONS:
                 deployment.put(session_id)
@@ -206,7 +207,7 @@ def test_log_pruned_in_the_middle(follower: Follower, deployment: Deployment, st
     assert deployment.cached("session-0") == {}
 
 
-@pytest.mark.parametrize("value", [None, "x", "-3", str(10**15)])
+@pytest.mark.parametrize("value", [None, "x", "-3", str(10**15), str(10**30)])
 def test_checkpoint_lost_or_poisoned(
     valkey_url: str, follower: Follower, deployment: Deployment, value: str | None
 ) -> None:

@@ -78,10 +78,13 @@ def listed(client: FeedbackClient, session_id: str) -> list[str]:
     return [item.message_id for item in result.value.items]
 
 
-def test_follows_and_answers(valkey_url: str, redis_client: Redis, store: SqliteStore, root: Path) -> None:
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_follows_and_answers(
+    valkey_url: str, redis_client: Redis, store: SqliteStore, root: Path, protocol: int
+) -> None:
     """Lists are kept up to date and answered for Sessions that have a log; odd ids name nothing."""
     deployment = Deployment(redis_client, store)
-    with projector(settings(valkey_url, root)), FeedbackClient.from_url(valkey_url) as client:
+    with projector(settings(f"{valkey_url}?protocol={protocol}", root)), FeedbackClient.from_url(valkey_url) as client:
         assert listed(client, "s1") == []
         deployment.put("s1", "m1")
         assert listed(client, "s1") == ["m1"]
@@ -139,6 +142,7 @@ def test_flushall_while_it_answers(valkey_url: str, redis_client: Redis, store: 
             deployment.put("s1", f"m{number}")
             redis_client.flushall()
             assert listed(client, "s1") == [f"m{other}" for other in range(number + 1)]
+        deployment.announce()
         deployment.settle()
 
 
