@@ -79,8 +79,9 @@ def like(client: Redis) -> Redis:
     pool = client.connection_pool
     if isinstance(pool, SentinelConnectionPool):
         return client
-    return Redis(
-        connection_pool=ConnectionPool(
+    # `from_pool`: closing the client closes the pool, which nobody else has.
+    return Redis.from_pool(
+        ConnectionPool(
             connection_class=pool.connection_class,
             **_kwargs_like(pool.connection_kwargs),
             retry=Retry(NoBackoff(), 0),
@@ -93,8 +94,8 @@ def like_async(client: aio.Redis) -> aio.Redis:
     pool = client.connection_pool
     if isinstance(pool, AsyncSentinelConnectionPool):
         return client
-    return aio.Redis(
-        connection_pool=aio.ConnectionPool(
+    return aio.Redis.from_pool(
+        aio.ConnectionPool(
             connection_class=pool.connection_class,
             **_kwargs_like(pool.connection_kwargs),
             retry=AsyncRetry(NoBackoff(), 0),

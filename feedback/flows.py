@@ -16,8 +16,9 @@ from msgspec import Struct
 from redis.exceptions import NoScriptError, RedisError
 
 from feedback import keys, queries, wire
-from feedback.commands import Command, PutCommand, command_from, digest_of, parse_command_id
+from feedback.commands import Command, PutCommand, command_from, parse_command_id
 from feedback.connection import BLOCK_S, is_passing
+from feedback.envelopes import Envelope, chunks, envelope_of
 from feedback.errors import (
     CommandFailed,
     CommandIdReused,
@@ -55,7 +56,7 @@ Flow: TypeAlias = Generator[Call | Sleep, Any, T]
 RETENTION_MS = 7 * 24 * 3600 * 1000
 MAX_QUEUED = 100_000
 MAX_QUERIES = 10_000
-_CHUNK = 256
+_LONGEST_WAIT_S = 366 * 24 * 3600.0
 _FIRST_CONTACT_S = 2.0
 """How long a server that never answered is waited for: a wrong URL should be said early."""
 _ASK_AGAIN_S = 2.0
@@ -108,18 +109,17 @@ class Flows:
             for request in requests
         ]
         outcomes: dict[int, Submitted] = {}
-        accepted: list[tuple[int, Command]] = []
+        accepted: list[tuple[int, Envelope]] = []
         for index, command in enumerate(commands):
             refused = yield from self._note_rejection(command, deadline)
             if refused is None:
-                accepted.append((index, command))
+                accepted.append((index, envelope_of(command)))
             else:
                 outcomes[index] = Submitted(command.command_id, result=refused)
-        for start in range(0, len(accepted), _CHUNK):
-            chunk = accepted[start : start + _CHUNK]
-            replies = yield from self._enqueue([command for _, command in chunk], deadline)
-            for (index, command), reply in zip(chunk, replies, strict=True):
-                outcomes[index] = Submitted(command.command_id, error=_refusal(command.command_id, reply))
+        for chunk in chunks(accepted):
+            replies = yield from self._enqueue([envelope for _, envelope in chunk], deadline)
+            for (index, envelope), reply in zip(chunk, replies, strict=True):
+                outcomes[index] = Submitted(envelope.command_id, error=_refusal(envelope.command_id, reply))
         return [outcomes[index] for index in range(len(commands))]
 
     def wait(self, command_id: str, timeout: float) -> Flow[Result]:
@@ -127,9 +127,23 @@ class Flows:
 
         Raises:
             ResultTimeout: none came in time.
+            QueueUnavailable: the server refuses to answer.
             FeedbackError: the command failed; the contract's typed failure.
         """
         deadline = time.monotonic() + timeout
+        try:
+            result = yield from self._awaited(command_id, deadline)
+        except QueueUnavailable as error:
+            # The command was accepted before: a server that went away since leaves its outcome open.
+            if not (self._connected and isinstance(error.__cause__, RedisError) and is_passing(error.__cause__)):
+                raise
+            raise ResultTimeout(command_id, timeout) from error
+        if result is None:
+            raise ResultTimeout(command_id, timeout)
+        return result
+
+    def _awaited(self, command_id: str, deadline: float) -> Flow[Result | None]:
+        """A command's answer, None when none came in time."""
         last = b"0-0"
         while True:
             # An answer may lie there already: look at least once, even with no time left.
@@ -142,7 +156,7 @@ class Flows:
                 if result is not None:
                     return result
             elif time.monotonic() >= deadline:
-                raise ResultTimeout(command_id, timeout)
+                return None
 
     def list_feedback(self, session_id: str, at_least: int | None, timeout: float) -> Flow[Result]:
         """The contract's `list`, answered by the projector.
@@ -155,12 +169,13 @@ class Flows:
         if not isinstance(session_id, str):
             raise InvalidRequest("$.sessionId", f"expected a string, got {type(session_id).__name__}")
         check_text("$.sessionId", session_id)
-        if at_least is not None and (isinstance(at_least, bool) or not isinstance(at_least, int) or at_least < 0):
-            raise InvalidRequest("atLeast", f"expected a revision (a whole number, 0 or more), got {at_least!r}")
+        if at_least is not None and (not _is_revision(at_least)):
+            raise InvalidRequest("atLeast", "expected a revision: a whole number, 0 or more")
+        deadline = time.monotonic() + timeout
         query = queries.ListQuery(
-            query_id=uuid4().hex, deadline=self._deadline_ms(timeout), session_id=session_id, at_least=at_least
+            query_id=uuid4().hex, deadline=_deadline_ms(deadline), session_id=session_id, at_least=at_least
         )
-        answer = yield from self._answer(query, timeout)
+        answer = yield from self._answer(query, deadline)
         if isinstance(answer, queries.Unknown):
             raise CommandFailed("the projector does not know this question: upgrade the older side")
         return _result(answer)
@@ -174,9 +189,9 @@ class Flows:
         known = parse_command_id(command_id)
         deadline = time.monotonic() + timeout
         if (yield from self._call(("EXISTS", keys.job(known), keys.results(known)), deadline)):
-            return (yield from self.wait(known, timeout))
-        query = queries.OutcomeQuery(query_id=uuid4().hex, deadline=self._deadline_ms(timeout), command_id=known)
-        answer = yield from self._answer(query, timeout)
+            return (yield from self.wait(known, max(0.0, deadline - time.monotonic())))
+        query = queries.OutcomeQuery(query_id=uuid4().hex, deadline=_deadline_ms(deadline), command_id=known)
+        answer = yield from self._answer(query, deadline)
         if isinstance(answer, queries.Unknown):
             raise CommandUnknown(f"command {known} is neither waiting nor recorded")
         return _result(answer)
@@ -196,11 +211,7 @@ class Flows:
             return Rejected(error=NoteTooLarge(max_bytes=topology.max_note_bytes, actual_bytes=size))
         return None
 
-    def _enqueue(self, commands: Sequence[Command], deadline: float) -> Flow[list[bytes]]:
-        encoded = [
-            (command.command_id, wire.encode_job(command), digest_of(command), wire.describe(command))
-            for command in commands
-        ]
+    def _enqueue(self, envelopes: Sequence[Envelope], deadline: float) -> Flow[list[bytes]]:
         while True:
             topology = yield from self._known_topology(deadline)
             args: list[Any] = [
@@ -215,11 +226,14 @@ class Flows:
                 keys.WAKE_PREFIX,
                 keys.WAKE_TTL_S,
             ]
-            for command, (command_id, data, digest, description) in zip(commands, encoded, strict=True):
-                args += (command_id, topology.partition_of(command.session_id).number, data, digest, description)
+            for envelope in envelopes:
+                number = topology.partition_of(envelope.session_id).number
+                args += (envelope.command_id, number, envelope.data, envelope.digest, envelope.description)
             reply = yield from self._script(_enqueue, (keys.TOPOLOGY, keys.RQ_QUEUES), args, deadline)
             if isinstance(reply, list):
                 return reply
+            if time.monotonic() > deadline:
+                raise QueueUnavailable("the topology went on changing; nothing was enqueued")
             yield from self._load_topology(deadline)
 
     def _known_topology(self, deadline: float) -> Flow[Topology]:
@@ -232,41 +246,41 @@ class Flows:
                 ("HMGET", keys.TOPOLOGY, "generation", "partitions", "max_note_bytes"), deadline
             )
             if None not in reply:
-                generation, partitions, max_note_bytes = map(int, reply)
-                self._topology = Topology(generation=generation, partitions=partitions, max_note_bytes=max_note_bytes)
+                self._topology = _topology(reply)
                 return self._topology
             if time.monotonic() + delay > deadline:
                 raise QueueUnavailable("no worker has set this server up yet: start one (`feedback worker`)")
             yield Sleep(delay)
             delay = min(2 * delay, 0.5)
 
-    def _answer(self, query: queries.Query, timeout: float) -> Flow[queries.Answer]:
-        deadline = time.monotonic() + timeout
+    def _answer(self, query: queries.Query, deadline: float) -> Flow[queries.Answer]:
         document = queries.encode_query(query)
         while True:
             taken = yield from self._script(_ask, (keys.QUERIES,), (document, MAX_QUERIES, keys.REPLY_TTL_S), deadline)
-            patience = min(self._block_s, _ASK_AGAIN_S, deadline - time.monotonic()) if taken else 0
-            if patience > 0:
+            left_s = deadline - time.monotonic()
+            if taken:
+                # Look at least once, and never ask for 0: that would block for ever.
+                patience = max(0.001, min(self._block_s, _ASK_AGAIN_S, left_s))
                 reply = yield from self._call(("BLPOP", keys.reply(query.query_id), f"{patience:.3f}"), deadline)
                 if reply is not None:
-                    return queries.decode_answer(reply[1])
-            else:
-                yield Sleep(0.1)
+                    return _answer(reply[1])
+            elif left_s > 0:
+                yield Sleep(min(0.1, left_s))
             if time.monotonic() >= deadline:
-                raise QueueUnavailable(f"no projector answered within {timeout:g} s; is `feedback projector` running?")
+                raise QueueUnavailable("no projector answered in time; is `feedback projector` running?")
 
     def _outcome(self, command_id: str, fields: dict[bytes, bytes], deadline: float) -> Flow[Result | None]:
         """A result stream's entry as a result; None when the command was requeued since it failed."""
         if fields.get(b"type") == b"1":
             try:
                 result = wire.decode_result(fields[b"return_value"])
-            except (ValueError, KeyError, msgspec.MsgspecError) as error:
+                # A stock RQ worker writes the stream itself; our job function then left the revision in the hash.
+                revision = fields.get(b"revision") or (
+                    yield from self._call(("HGET", keys.job(command_id), "revision"), deadline)
+                )
+                return at_revision(result, int(revision) if revision is not None else None)
+            except (ValueError, KeyError) as error:
                 raise CommandFailed(f"the answer to {command_id} is not one of the contract's: {error}") from None
-            # A stock RQ worker writes the stream itself; our job function then left the revision in the hash.
-            revision = fields.get(b"revision") or (
-                yield from self._call(("HGET", keys.job(command_id), "revision"), deadline)
-            )
-            return at_revision(result, int(revision) if revision is not None else None)
         status, failure = yield from self._call(("HMGET", keys.job(command_id), "status", "failure"), deadline)
         if status in (b"queued", b"started"):
             return None
@@ -302,8 +316,24 @@ class Flows:
             yield Sleep(delay * random.uniform(0.5, 1))  # noqa: S311 - jitter, not a secret
             delay = min(2 * delay, 1.0)
 
-    def _deadline_ms(self, timeout: float) -> int:
-        return wall_clock_ms() + int(1000 * timeout)
+
+def _topology(reply: Sequence[bytes]) -> Topology:
+    try:
+        generation, partitions, max_note_bytes = map(int, reply)
+    except ValueError:
+        partitions = 0
+    if partitions < 1:
+        raise QueueUnavailable(f"the topology on this server is not readable: {reply!r:.100}")
+    return Topology(generation=generation, partitions=partitions, max_note_bytes=max_note_bytes)
+
+
+def _deadline_ms(deadline: float) -> int:
+    """A deadline of the monotonic clock on the wall clock, no further ahead than anybody waits."""
+    return wall_clock_ms() + int(1000 * min(deadline - time.monotonic(), _LONGEST_WAIT_S))
+
+
+def _is_revision(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def _refusal(command_id: str, outcome: bytes) -> FeedbackError | None:
@@ -314,10 +344,20 @@ def _refusal(command_id: str, outcome: bytes) -> FeedbackError | None:
     return None
 
 
+def _answer(document: bytes) -> queries.Answer:
+    try:
+        return queries.decode_answer(document)
+    except msgspec.MsgspecError as error:
+        raise CommandFailed(f"the projector's answer is not readable: {error}") from None
+
+
 def _result(answer: queries.Answered | queries.Failed) -> Result:
     if isinstance(answer, queries.Failed):
         raise error_of(answer.failure)
-    return at_revision(result_from_builtins(answer.result), answer.revision)
+    try:
+        return at_revision(result_from_builtins(answer.result), answer.revision)
+    except msgspec.ValidationError as error:
+        raise CommandFailed(f"the projector's answer is not one of the contract's: {error}") from None
 
 
 def _stream_entries(reply: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
