@@ -18,7 +18,8 @@ ENV_PREFIX = "FEEDBACK_"
 CONFIG_VARIABLE = "FEEDBACK_CONFIG"
 
 Positive = Annotated[int, Meta(ge=1)]
-Seconds = Annotated[float, Meta(gt=0)]
+Seconds = Annotated[float, Meta(gt=0, le=24 * 3600)]
+WholeSeconds = Annotated[int, Meta(ge=1, le=10 * 366 * 24 * 3600)]
 
 # Room for ids, versions and actor beside the note in one command.
 _NOTE_HEADROOM = 64 * 1024
@@ -36,7 +37,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The root under which the Session logs lie."""
     partitions: Annotated[int, Meta(ge=1, le=4096)] = 32
     batch_size: Annotated[int, Meta(ge=1, le=4096)] = 256
-    lease_ttl: Annotated[float, Meta(ge=1)] = 5.0
+    lease_ttl: Annotated[float, Meta(ge=1, le=3600)] = 5.0
     """Seconds after which a silent worker's partitions are taken over."""
     max_attempts: Positive = 10
     """Tries of a command whose barrier fails retryably, before it goes to the failed registry."""
@@ -46,11 +47,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Logs that a worker reads and fsyncs at the same time."""
     index_bytes: Positive = 64 * 2**20
     """Memory for the index of Session logs, in bytes."""
-    result_ttl: Positive = 500
+    result_ttl: WholeSeconds = 500
     """Seconds that an answer stays in Redis; the store keeps it for `command_retention`."""
-    failure_ttl: Positive = 30 * 24 * 3600
+    failure_ttl: WholeSeconds = 30 * 24 * 3600
     """Seconds that a failed command stays in RQ's failed registry."""
-    command_retention: Positive = 7 * 24 * 3600
+    command_retention: WholeSeconds = 7 * 24 * 3600
     """Seconds: no deadline may lie further ahead, and a record is kept for so long past its deadline."""
     event_retention: Positive = 4096
     """Events kept per partition in its stream, roughly; the store keeps them for `command_retention`."""

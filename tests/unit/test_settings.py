@@ -1,0 +1,89 @@
+"""Settings: three sources, one order, every error with the setting's name and where its value came from."""
+
+from pathlib import Path
+
+import pytest
+
+from feedback.errors import SettingsInvalid
+from feedback.settings import ENV_PREFIX, Settings, load_settings
+
+
+def test_flags_win_over_variables_over_the_file_over_the_running_system(tmp_path: Path) -> None:
+    """And what none of them names has the documented default."""
+    config = tmp_path / "feedback.toml"
+    config.write_text("max_note_bytes = 1\nbatch_size = 1\npartitions = 1\n")
+    settings = load_settings(
+        {"max_note_bytes": "3", "batch_size": None},
+        {"FEEDBACK_MAX_NOTE_BYTES": "2", "FEEDBACK_BATCH_SIZE": "2", "FEEDBACK_UNKNOWN": "x"},
+        config,
+        defaults={"max_note_bytes": 9, "batch_size": 9, "partitions": 9, "io_threads": 9},
+    )
+    assert (settings.max_note_bytes, settings.batch_size, settings.partitions, settings.io_threads) == (3, 2, 1, 9)
+    assert settings.lease_ttl == 5.0
+
+
+def test_the_file_may_be_named_by_a_variable(tmp_path: Path) -> None:
+    config = tmp_path / "feedback.toml"
+    config.write_text('max_note_bytes = 5\nredis_url = "rediss://ada:secret@example.org/1"\n')
+    settings = load_settings({}, {"FEEDBACK_CONFIG": str(config)})
+    assert settings.redis_url == "rediss://ada:secret@example.org/1"
+
+
+def test_the_bound_on_notes_has_no_default() -> None:
+    """The contract leaves it to the deployment; the message says how to set it."""
+    with pytest.raises(SettingsInvalid, match=r"max_note_bytes: not set; give --max-note-bytes or FEEDBACK_MAX_NOTE"):
+        load_settings({}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_note_bytes", "0"),
+        ("max_note_bytes", "1.5"),
+        ("max_note_bytes", "99999999"),
+        ("partitions", "0"),
+        ("partitions", "5000"),
+        ("batch_size", "-1"),
+        ("lease_ttl", "0.5"),
+        ("lease_ttl", "nan"),
+        ("shutdown_grace", "0"),
+        ("shutdown_grace", "inf"),
+        ("result_ttl", "1" + "0" * 30),
+        ("io_threads", "many"),
+        ("index_bytes", ""),
+    ],
+)
+def test_a_value_out_of_bounds_is_refused_by_name(name: str, value: str) -> None:
+    """From the environment as from the command line."""
+    with pytest.raises(SettingsInvalid, match=name):
+        load_settings({}, {"FEEDBACK_MAX_NOTE_BYTES": "8"} | {ENV_PREFIX + name.upper(): value})
+    with pytest.raises(SettingsInvalid, match=name):
+        load_settings({"max_note_bytes": 8} | {name: value}, {})
+
+
+@pytest.mark.parametrize("text", ["max_note_bytes = ", "surprise = 1\nmax_note_bytes = 1", "\x00", "[redis]\nurl = 1"])
+def test_a_malformed_file_is_refused(tmp_path: Path, text: str) -> None:
+    """No TOML, a setting that does not exist, a table where none belongs."""
+    config = tmp_path / "feedback.toml"
+    config.write_text(text)
+    with pytest.raises(SettingsInvalid):
+        load_settings({"max_note_bytes": 8}, {}, config)
+
+
+def test_a_file_that_cannot_be_read_is_refused_with_path_and_reason(tmp_path: Path) -> None:
+    with pytest.raises(SettingsInvalid, match=r"none\.toml: No such file or directory"):
+        load_settings({"max_note_bytes": 8}, {}, tmp_path / "none.toml")
+
+
+def test_the_error_says_where_the_value_came_from() -> None:
+    with pytest.raises(SettingsInvalid, match=r"partitions: .* \(from the command line\)"):
+        load_settings({"max_note_bytes": 8, "partitions": "x"}, {})
+    with pytest.raises(SettingsInvalid, match=r"partitions: .* \(from the environment\)"):
+        load_settings({"max_note_bytes": 8}, {"FEEDBACK_PARTITIONS": "x"})
+
+
+def test_settings_are_frozen() -> None:
+    """One struct per process; nobody changes it on the way."""
+    settings = Settings(max_note_bytes=8)
+    with pytest.raises(AttributeError):
+        settings.max_note_bytes = 9  # type: ignore[misc]  # the point of the test
