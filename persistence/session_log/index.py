@@ -28,6 +28,25 @@ _ID_BYTES = 100  # what a dictionary holds an id with, its text aside
 _RACY_NS = 50_000_000
 
 
+class MessageIds:
+    """Eligible message ids, each with the seq that first made it so, up to a number of bytes."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.seqs: dict[str, int] = {}
+        self.bytes = 0
+        self._most_bytes = most_bytes
+
+    def add(self, message_id: str, seq: int) -> None:
+        """Notes an eligible message. Raises Misshapen when there is no room for it."""
+        if message_id in self.seqs:
+            return
+        self.seqs[message_id] = seq
+        self.bytes += sys.getsizeof(message_id) + _ID_BYTES
+        if self.bytes > self._most_bytes:
+            raise Misshapen(f"more message ids than the index has room for ({self._most_bytes} bytes)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LogView:
     """What one reading of a log found. Immutable; later readings make new views.
 
@@ -35,34 +54,23 @@ class LogView:
     is the file's as it was read.
     """
 
-    __slots__ = ("_appended", "_recovered", "events", "identity", "revision", "torn")
-
-    def __init__(
-        self,
-        identity: SessionIdentity,
-        revision: Revision,
-        events: int,
-        *,
-        torn: bool,
-        appended: dict[str, int],
-        recovered: dict[str, int],
-    ) -> None:
-        self.identity = identity
-        self.revision = revision
-        self.events = events
-        self.torn = torn
-        self._appended = appended  # shared with later, longer views: the seq decides what belongs to this one
-        self._recovered = recovered
+    identity: SessionIdentity
+    revision: Revision
+    events: int
+    torn: bool
+    _appended: MessageIds = field(repr=False)
+    """Shared with later, longer views: the seq decides what belongs to this one."""
+    _recovered: MessageIds = field(repr=False)
 
     def eligible(self, message_id: str) -> bool:
         """Whether the log holds a non-empty assistant message of append origin with this id (FORMATS section 7)."""
-        return self._appended.get(message_id, self.events) < self.events or message_id in self._recovered
+        return self._appended.seqs.get(message_id, self.events) < self.events or message_id in self._recovered.seqs
 
     @property
     def message_ids(self) -> Iterable[str]:
         """The eligible message ids, in the order of their first appearance."""
-        ids = [message_id for message_id, seq in list(self._appended.items()) if seq < self.events]
-        return [*ids, *(message_id for message_id in self._recovered if message_id not in self._appended)]
+        ids = {message_id: seq for message_id, seq in list(self._appended.seqs.items()) if seq < self.events}
+        return list(ids | self._recovered.seqs)
 
 
 class Fingerprint(NamedTuple):
@@ -86,20 +94,10 @@ class LogState:
     header: Header
     progress: Progress
     revision: Revision
+    appended: MessageIds
     fingerprint: Fingerprint | None = None
-    appended: dict[str, int] = field(default_factory=dict)
-    id_bytes: int = 0
     durable: Revision | None = None
     names_durable: bool = False
-
-    def add(self, message_id: str, seq: int, most_bytes: int) -> None:
-        """Notes an eligible message. Raises Misshapen when the log holds more ids than `most_bytes` take."""
-        if message_id in self.appended:
-            return
-        self.appended[message_id] = seq
-        self.id_bytes += sys.getsizeof(message_id) + _ID_BYTES
-        if self.id_bytes > most_bytes:
-            raise Misshapen(f"more message ids than the index has room for ({most_bytes} bytes)")
 
     def continues(self, descriptor: int, location: Location, revision: Revision) -> bool:
         """Whether the open file is the one read before and everything before the clean end still stands there."""
@@ -162,7 +160,7 @@ class LogIndex:
                 self._store(session_id, entry)
 
     def _store(self, session_id: str, entry: Entry) -> None:
-        taken = 0 if entry.state is None else _ENTRY_BYTES + sys.getsizeof(session_id) + entry.state.id_bytes
+        taken = 0 if entry.state is None else _ENTRY_BYTES + sys.getsizeof(session_id) + entry.state.appended.bytes
         with self._lock:
             _, before = self._entries.pop(session_id, (entry, 0))
             self._bytes -= before

@@ -10,9 +10,10 @@ from persistence.session_log import messages, source
 from persistence.session_log.catalog import Catalog, Location, LogEntry
 from persistence.session_log.damage import Damage, Unlisted, Unsteady
 from persistence.session_log.header import Header
-from persistence.session_log.index import Entry, Fingerprint, LogIndex, LogState, LogView, settled
+from persistence.session_log.index import Entry, Fingerprint, LogIndex, LogState, LogView, MessageIds, settled
 from persistence.session_log.messages import MessageSummary
 from persistence.session_log.reader import Progress, RowReader, read_header
+from persistence.session_log.rows import Row
 from persistence.session_log.source import Revision, Source
 
 _ATTEMPTS = 8
@@ -166,7 +167,9 @@ class SessionLogs:
         state = entry.state
         if state is None or not state.continues(descriptor, location, revision):
             entry.clear()
-            state = entry.state = LogState(location, *self._header(session_id, location, file), revision)
+            state = entry.state = LogState(
+                location, *self._header(session_id, location, file), revision, MessageIds(self._index_bytes)
+            )
         elif entry.view is not None and entry.view.revision == revision:
             state.location = location
             return entry.view
@@ -176,23 +179,20 @@ class SessionLogs:
         self, session_id: str, state: LogState, location: Location, descriptor: int, revision: Revision
     ) -> LogView | None:
         rows = RowReader(Source(descriptor, revision.size), location.name, state.progress, self._max_row_bytes)
-        version, recovered, events = state.header.version, dict[str, int](), state.progress.next_seq
-        for row in rows.committed():
-            message_id = messages.eligible_id(row, session_id, version)
-            if message_id is not None:
-                state.add(message_id, row.seq, self._index_bytes)
-        events = rows.progress.next_seq
-        for row in rows.recovered():
-            events = row.seq + row.width
-            message_id = messages.eligible_id(row, session_id, version)
-            if message_id is not None:
-                recovered[message_id] = row.seq
+        recovered = MessageIds(self._index_bytes)
+        _note_messages(rows.committed(), session_id, state.header.version, state.appended)
+        events = _note_messages(rows.recovered(), session_id, state.header.version, recovered) or rows.progress.next_seq
         state.progress, state.location, state.revision = rows.progress, location, revision
         state.fingerprint = Fingerprint.of(descriptor, rows.progress.offset)
         if not _stood_still(revision, Revision.of(os.fstat(descriptor)), torn=rows.torn):
             return None
         return LogView(
-            state.header.identity, revision, events, torn=rows.torn, appended=state.appended, recovered=recovered
+            identity=state.header.identity,
+            revision=revision,
+            events=events,
+            torn=rows.torn,
+            _appended=state.appended,
+            _recovered=recovered,
         )
 
     def _header(self, session_id: str, location: Location, file: Source) -> tuple[Header, Progress]:
@@ -220,6 +220,17 @@ class SessionLogs:
         except OSError as error:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             raise LogUnreadable(session_id, path, f"fsync failed: {error}") from error
+
+
+def _note_messages(rows: Iterator[Row], session_id: str, version: int, found: MessageIds) -> int:
+    """Notes the eligible messages among some rows. Gives the seq behind the last of them, 0 when there are none."""
+    next_seq = 0
+    for row in rows:
+        next_seq = row.seq + row.width
+        message_id = messages.eligible_id(row, session_id, version)
+        if message_id is not None:
+            found.add(message_id, row.seq)
+    return next_seq
 
 
 def _stood_still(before: Revision, after: Revision, *, torn: bool) -> bool:

@@ -230,9 +230,11 @@ def _check_times(steps: list[Json]) -> None:
 
 def _check_exact(record: dict[str, Json]) -> None:
     """From version 2 on, a row with another envelope is malformed (FORMATS section 8.1)."""
+    seq = jsontext.safe_integer(record.get("seq"))
     if (
         not isinstance(record.get("type"), str)
-        or jsontext.safe_integer(record.get("seq", -1)) is None
+        or seq is None
+        or seq < 0
         or jsontext.safe_integer(record.get("time")) is None
         or "data" not in record
         or record.get("ignorable", True) is not True

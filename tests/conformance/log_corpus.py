@@ -41,7 +41,7 @@ class Answer(NamedTuple):
 
 
 class Question(NamedTuple):
-    """One entry of the manifest, with the answer that the reference gave (any failure is "failed")."""
+    """One entry of the manifest, with the answer that the reference gave ("failed": any failure)."""
 
     root: str
     session_id: str
@@ -118,7 +118,8 @@ def _expected(entry: dict) -> Answer:  # type: ignore[type-arg]  # JSON of the c
         events = codec if codec.get("ok") else restored
         return Answer(sorted(restored["eligible"]), events.get("events"))
     if oracle.get("putErrors"):
-        return Answer("failed")
+        message = oracle["inspect"].get("error", {}).get("message", "")
+        return Answer("LogFormatUnsupported" if "uses log format" in message else "failed")
     if any(refusal["code"] == "session-not-found" for refusal in oracle["ineligible"].values()):
         return Answer(NOT_FOUND)
     return Answer(sorted(oracle["eligible"]), oracle["readFrom"].get("events"))

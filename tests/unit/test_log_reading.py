@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -342,8 +343,13 @@ def test_a_frame_that_expands_without_end_stops_at_the_cap(tmp_path: Path, torn:
     with path.open("ab") as log:
         log.write(bomb(1 << 30)[: -1 if torn else None])
     logs = SessionLogs(tmp_path, max_row_bytes=1 << 20)
-    with pytest.raises(RowInvalid, match="larger than 1048576 bytes"):
-        logs.inspect(SESSION)
+    tracemalloc.start()
+    try:
+        with pytest.raises(RowInvalid, match="larger than 1048576 bytes"):
+            logs.inspect(SESSION)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @BOTH

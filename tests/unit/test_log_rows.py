@@ -130,7 +130,16 @@ def test_references_may_come_in_increasing_ranges(references: object, good: bool
 
 @pytest.mark.parametrize(
     "change",
-    [{"more": 1}, {"ignorable": False}, {"time": 1.5}, {"time": 2**53}, {"seq": -1}, {"type": 1}, {"data": ...}],
+    [
+        {"more": 1},
+        {"ignorable": False},
+        {"time": 1.5},
+        {"time": 2**53},
+        {"seq": -1},
+        {"seq": ...},
+        {"type": 1},
+        {"data": ...},
+    ],
 )
 @pytest.mark.parametrize("version", [2, 3, 4])
 def test_later_versions_take_only_the_exact_envelope(version: int, change: dict[str, object]) -> None:
