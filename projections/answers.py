@@ -5,8 +5,6 @@ when the store says that its revision is the current one.
 """
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
-from typing import Protocol, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -21,19 +19,8 @@ from feedback.results import ItemList, Ok, Rejected, SessionNotFound
 from persistence.sidecar.store import SidecarStore
 from projections.cache import ListCache
 from projections.fold import CachedList
+from projections.resolving import Found
 from projections.views import load, possible
-
-
-class IdentitySource(Protocol):
-    """Tells which life a Session is in. Called from several threads."""
-
-    def identity(self, session_id: str) -> SessionIdentity | None:
-        """The Session's current identity, None when there is no such Session.
-
-        Raises:
-            LogFailure: the Session's log cannot be inspected.
-        """
-        ...
 
 
 class NotYet(Struct, frozen=True):
@@ -42,32 +29,21 @@ class NotYet(Struct, frozen=True):
     revision: int
 
 
-_Found: TypeAlias = SessionIdentity | Failure | None
-
-
 class Answers:
     """Answers batches of queries; for one thread. Every method may raise `RedisError`."""
 
-    def __init__(self, cache: ListCache, store: SidecarStore, identities: IdentitySource, threads: Executor) -> None:
-        """`threads` read the Session logs of one batch side by side."""
+    def __init__(self, cache: ListCache, store: SidecarStore) -> None:
         self._cache = cache
         self._store = store
-        self._identities = identities
-        self._threads = threads
 
-    def lists(self, queries: Sequence[ListQuery]) -> list[Answer | NotYet]:
+    def lists(self, resolved: Sequence[tuple[ListQuery, Found]]) -> list[Answer | NotYet]:
         """One answer per query, from one look at cache and store."""
-        session_ids = tuple(dict.fromkeys(query.session_id for query in queries))
-        # Resolving may read a log; one that is known costs a stat, which no thread switch is worth.
-        resolved = (
-            map(self._resolve, session_ids) if len(session_ids) == 1 else self._threads.map(self._resolve, session_ids)
-        )
-        found = dict(zip(session_ids, resolved, strict=True))
+        identities = {query.session_id: found for query, found in resolved if isinstance(found, SessionIdentity)}
         try:
-            current = self._current({key: one for key, one in found.items() if isinstance(one, SessionIdentity)})
+            current = self._current(identities)
         except StoreUnavailable as error:
-            return [Failed(failure_of(error))] * len(queries)
-        return [self._list(query, found[query.session_id], current.get(query.session_id)) for query in queries]
+            return [Failed(failure_of(error))] * len(resolved)
+        return [self._list(query, found, current.get(query.session_id)) for query, found in resolved]
 
     def outcome(self, query: OutcomeQuery) -> Answer:
         """The recorded answer to a command."""
@@ -90,12 +66,6 @@ class Answers:
         """
         rows = self._store.stored_sessions(tuple({query.session_id for query in queries}))
         return {session_id: row.revision for session_id, row in rows.items()}
-
-    def _resolve(self, session_id: str) -> _Found:
-        try:
-            return self._identities.identity(session_id)
-        except FeedbackError as error:
-            return failure_of(error)
 
     def _current(self, identities: Mapping[str, SessionIdentity]) -> dict[str, CachedList]:
         """The current list of each of these Sessions that has a row; without items where that is of another life."""
@@ -120,7 +90,7 @@ class Answers:
             self._cache.store(snapshot.era, fills)
         return current
 
-    def _list(self, query: ListQuery, found: _Found, view: CachedList | None) -> Answer | NotYet:
+    def _list(self, query: ListQuery, found: Found, view: CachedList | None) -> Answer | NotYet:
         match found:
             case None:
                 rejected = Rejected(error=SessionNotFound(session_id=query.session_id))

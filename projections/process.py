@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class LoggedIdentities:
-    """The identities of Sessions that have a log (`projections.answers.IdentitySource`)."""
+    """The identities of Sessions that have a log (`projections.resolving.IdentitySource`)."""
 
     def __init__(self, logs: SessionLogs) -> None:
         self._logs = logs

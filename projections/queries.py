@@ -15,9 +15,10 @@ from feedback.errors import StoreUnavailable
 from feedback.failures import failure_of
 from feedback.queries import Answer, Failed, ListQuery, Query, decode_query, encode_answer
 from persistence.sidecar.store import SidecarStore
-from projections.answers import Answers, IdentitySource, NotYet
+from projections.answers import Answers, NotYet
 from projections.cache import ListCache, drop_foreign
 from projections.patience import run_patiently
+from projections.resolving import IdentitySource, Resolver
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +37,6 @@ class _Waiting(Struct, frozen=True):
     """A query that asks for a revision which the store has not reached."""
 
     query: ListQuery
-    revision: int
     give_up_ms: int
 
 
@@ -46,7 +46,8 @@ class Responder:
     def __init__(self, redis: Redis, store: SidecarStore, identities: IdentitySource, threads: Executor) -> None:
         """`redis` is used by this responder alone; its owner closes it. `threads` read Session logs."""
         self._redis = redis
-        self._answers = Answers(ListCache(redis), store, identities, threads)
+        self._answers = Answers(ListCache(redis), store)
+        self._resolver = Resolver(identities, threads)
         self._waiting: dict[str, _Waiting] = {}
         self._next_check = 0.0
 
@@ -64,14 +65,17 @@ class Responder:
         Raises:
             RedisError: the batch is lost; whoever asked asks again.
         """
-        queries = self._take(min(block_s, _RECHECK_S) if self._waiting else block_s)
+        busy = self._waiting or self._resolver.is_busy
+        queries = self._take(min(block_s, _RECHECK_S) if busy else block_s)
         ready, answers = self._due()
-        lists = [*ready, *(query for query in queries if isinstance(query, ListQuery))]
-        answers += [
-            (query.query_id, self._answers.outcome(query)) for query in queries if not isinstance(query, ListQuery)
-        ]
-        if lists:
-            for query, answer in zip(lists, self._answers.lists(lists), strict=True):
+        for query in queries:
+            if isinstance(query, ListQuery):
+                ready.append(query)
+            else:
+                answers.append((query.query_id, self._answers.outcome(query)))
+        resolved = self._resolver.resolved(ready)
+        if resolved:
+            for (query, _), answer in zip(resolved, self._answers.lists(resolved), strict=True):
                 known = self._wait(query, answer.revision) if isinstance(answer, NotYet) else answer
                 answers += [(query.query_id, known)] if known else []
         self._reply(answers)
@@ -113,7 +117,7 @@ class Responder:
         # Whoever got no answer for a while asks again by the same id.
         if now_ms >= give_up_ms or (len(self._waiting) >= _MAX_WAITING and query.query_id not in self._waiting):
             return _behind(query, revision)
-        self._waiting[query.query_id] = _Waiting(query, revision, give_up_ms)
+        self._waiting[query.query_id] = _Waiting(query, give_up_ms)
         return None
 
     def _reply(self, answers: Sequence[tuple[str, Answer]]) -> None:

@@ -1,5 +1,6 @@
 """The responder on a real server: lists that are never older than the question, waiting, bad questions."""
 
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,14 +16,14 @@ from feedback import keys, queries
 from feedback.client import FeedbackClient
 from feedback.connection import connect
 from feedback.errors import CommandUnknown, LogCorrupt, StoreUnavailable
-from feedback.model import Item
+from feedback.model import Item, SessionIdentity
 from feedback.queries import Answer, Answered, Failed, ListQuery, OutcomeQuery, Query, decode_answer, encode_query
 from feedback.results import ItemList, Ok, Rejected, Result, SessionNotFound, result_from_builtins
 from persistence.sidecar import SqliteStore
 from projections.cache import ListCache
 from projections.queries import Responder
 from projections.views import load
-from tests.integration.projecting import NEXT_LIFE, Deployment, running, wait_until
+from tests.integration.projecting import LIFE, NEXT_LIFE, Deployment, running, wait_until
 
 
 @pytest.fixture
@@ -263,6 +264,43 @@ def test_a_queries_list_of_another_type(client: FeedbackClient, deployment: Depl
     deployment.redis.sadd(keys.QUERIES, "x")
     wait_until(lambda: deployment.redis.type(keys.QUERIES) != b"set", "the foreign key is dropped")
     assert len(items_of(client.list("s1"))) == 1
+
+
+class SlowLogs:
+    """An `IdentitySource` whose Session `slow` takes as long as the test wants."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.lives = [LIFE, NEXT_LIFE]
+
+    def identity(self, session_id: str) -> SessionIdentity | None:
+        if session_id != "slow":
+            return LIFE
+        life = self.lives.pop(0)
+        self.go_on.wait(30)
+        return life
+
+
+def test_a_slow_log_holds_up_nobody_else(valkey_url: str, deployment: Deployment) -> None:
+    """Others are answered meanwhile; who asked while the log was being read gets a look that began later."""
+    deployment.put("slow", "old")
+    deployment.put("s1")
+    redis, logs = deployment.redis, SlowLogs()
+    with connect(valkey_url) as client, ThreadPoolExecutor(2) as threads:
+        responder = Responder(client, deployment.store, logs, threads)
+        try:
+            ask(redis, list_query("first", "slow"), list_query("second", "s1"))
+            answered(responder, redis, "second")
+            ask(redis, list_query("third", "slow"), list_query("fourth", "s1"))
+            answered(responder, redis, "fourth")
+            assert answers(redis, "first") == answers(redis, "third") == []
+        finally:
+            logs.go_on.set()
+        first, third = answered(responder, redis, "first"), answered(responder, redis, "third")
+    assert isinstance(first, Answered)
+    assert isinstance(third, Answered)
+    assert len(items_of(result_from_builtins(first.result))) == 1
+    assert items_of(result_from_builtins(third.result)) == ()
 
 
 def test_a_batch_of_many_sessions(responder: Responder, deployment: Deployment) -> None:
