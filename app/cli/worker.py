@@ -2,10 +2,9 @@
 
 from argparse import ArgumentParser, Namespace
 
-from worker.process import run_worker
-
 from app.cli.exits import ExitCode
 from app.cli.serving import add_serving, serve
+from worker.process import run_worker
 
 
 def configure(command: str, parser: ArgumentParser) -> None:
