@@ -5,7 +5,7 @@ from typing import Literal
 
 import zstandard
 
-from persistence.session_log import LogWriter
+from persistence.session_log import LogView, LogWriter, SessionLogs
 from persistence.session_log.events import Event, exchange, step_start, turn_start, user_message
 
 SESSION, CREATED_AT, CWD = "session-1", 1_700_000_000_000, "/home/dev/project"
@@ -51,3 +51,17 @@ def bomb(plain_bytes: int) -> bytes:
     count = plain_bytes // block
     blocks = [((block << 3) | (1 << 1) | (at == count - 1)).to_bytes(3, "little") + b"x" for at in range(count)]
     return b"\x28\xb5\x2f\xfd\x00\x58" + b"".join(blocks)
+
+
+def seen(logs: SessionLogs, session_id: str = SESSION) -> LogView:
+    """What the reader sees of a Session that is there."""
+    view = logs.inspect(session_id)
+    assert view is not None
+    return view
+
+
+def moved_over(path: Path) -> None:
+    """Another file takes the log's name: its second answer has another id."""
+    other = path.with_name("new")
+    other.write_bytes(path.read_bytes().replace(b'"a2"', b'"b2"'))
+    other.rename(path)
