@@ -4,6 +4,8 @@ Claimed ids lie on a list of ours, not on RQ's intermediate one: RQ's housekeepi
 worker, fails what it finds there for a minute (PEERS, 3.3), and a parked Session may wait longer.
 """
 
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Self, TypeAlias
@@ -25,6 +27,8 @@ _claim = Script("worker", "claim")
 _recover = Script("worker", "recover")
 _publish = Script("worker", "publish")
 _finish = Script("worker", "finish")
+
+_RQ_ID = re.compile(rb"[A-Za-z0-9_-]+")
 
 _MAX_BATCH_BYTES = 16 * 2**20
 _MAX_HELD_BYTES = 8 * 2**20
@@ -176,7 +180,7 @@ class ClaimQueue:
         ]
         places = {partition: place for place, partition in enumerate(partitions, start=1)}
         for claim, ending in endings:
-            args += (places[claim.partition], claim.job_id, *_ending_args(ending))
+            args += (places[claim.partition], claim.job_id, *_ending_args(claim.job_id, ending))
         reply = _finish(self._redis, names, args)
         if isinstance(reply, list):
             raise StreamBehind(partitions[reply[1] - 1], reply[2])
@@ -192,7 +196,8 @@ def _read(partition: PartitionId, job_id: bytes, data: bytes | int | None) -> Cl
     if data is None:
         return Gone(partition, job_id)
     if isinstance(data, int):
-        return Malformed(partition, job_id, InvalidRequest("$", f"{data} bytes of job data; not read"))
+        reason = f"{data} bytes of job data; not read" if data > 0 else "the job's key is no hash"
+        return Malformed(partition, job_id, InvalidRequest("$", reason))
     try:
         command = wire.decode_job(data)
     except InvalidRequest as error:
@@ -202,11 +207,21 @@ def _read(partition: PartitionId, job_id: bytes, data: bytes | int | None) -> Cl
     return Claim(partition, job_id, command, digest_of(command), len(data))
 
 
-def _ending_args(ending: Ending) -> tuple[Any, ...]:
+def _ending_args(job_id: bytes, ending: Ending) -> tuple[Any, ...]:
     match ending:
         case Answered(event=event, sequence=sequence, encoded=encoded):
             return ("answered", wire.encode_result(result_of(event)), event.revision, sequence, encoded)
         case Failed(failure=failure, traceback=text):
-            return ("failed", wire.encode_traceback(text), encode_failure(failure), "", "")
+            name = _listed_name(job_id)
+            if name.encode() != job_id:
+                text += f"Its id was {job_id!r:.200}\n"
+            return ("failed", wire.encode_traceback(text), encode_failure(failure), name, "")
         case None:
             return ("gone", "", "", "", "")
+
+
+def _listed_name(job_id: bytes) -> str:
+    """A failed job's id as RQ takes it: on any other, its tools stop and list nothing at all."""
+    if _RQ_ID.fullmatch(job_id):
+        return job_id.decode()
+    return "foreign-" + hashlib.blake2b(job_id, digest_size=16).hexdigest()

@@ -95,16 +95,17 @@ def failed_registry(redis: Redis, partition: PartitionId) -> FailedJobRegistry:
 
 def events_of(redis: Redis, *partitions: PartitionId) -> list[Event]:
     """Everything that was published, partition by partition, in order."""
-    streams = [_entries(redis, keys.events(partition)) for partition in partitions]
-    return [decode_event(fields[b"event"]) for entries in streams for fields in entries]
+    streams = [entries(redis, keys.events(partition)) for partition in partitions]
+    return [decode_event(fields[b"event"]) for stream in streams for fields in stream]
 
 
 def results_of(redis: Redis, command_id: str) -> list[bytes]:
     """The kinds of all results of one job, oldest first: b"1" finished, b"2" failed."""
-    return [fields[b"type"] for fields in _entries(redis, keys.results(command_id))]
+    return [fields[b"type"] for fields in entries(redis, keys.results(command_id))]
 
 
-def _entries(redis: Redis, stream: str) -> list[dict[bytes, bytes]]:
+def entries(redis: Redis, stream: str) -> list[dict[bytes, bytes]]:
+    """The fields of each entry, oldest first."""
     reply: Any = redis.xrange(stream)
     return [fields for _, fields in reply]
 

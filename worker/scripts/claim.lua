@@ -6,7 +6,8 @@
 -- then per partition: number, commands held, most commands to hold
 --
 -- Reply: per partition false when it is another worker's, else a list: 1 when more waits (else 0), then
--- id, data per command; data is false when the job is gone, and its size in bytes when it is too large.
+-- id, data per command; data is false when the job is gone, its size in bytes when it is too large, and -1
+-- when the job's key is no hash.
 local budget, bytes = tonumber(ARGV[2]), tonumber(ARGV[3])
 local reply = {}
 for p = 1, (#KEYS - 1) / 2 do
@@ -25,15 +26,21 @@ for p = 1, (#KEYS - 1) / 2 do
     local taken = 0
     for _, id in ipairs(ids) do
       local job = ARGV[5] .. id
-      local size = redis.call('HSTRLEN', job, 'data')
-      if size > tonumber(ARGV[4]) then
-        answer[#answer + 1], answer[#answer + 2] = id, size
+      local size = redis.pcall('HSTRLEN', job, 'data')
+      local data = false
+      if type(size) ~= 'number' then
+        data = -1
+      elseif size > tonumber(ARGV[4]) then
+        data = size
       elseif taken > 0 and size > bytes then
         break
-      else
-        answer[#answer + 1], answer[#answer + 2] = id, size > 0 and redis.call('HGET', job, 'data') or false
+      elseif size > 0 then
+        data = redis.call('HGET', job, 'data')
         bytes = bytes - size
+      elseif redis.call('EXISTS', job) == 1 then
+        data = ''
       end
+      answer[#answer + 1], answer[#answer + 2] = id, data
       taken = taken + 1
     end
     if #lost == 0 and taken > 0 then

@@ -7,7 +7,7 @@
 -- ARGV[7] now, as RQ writes times                              ARGV[8] "1": publish even past a gap
 -- then per command, in claim order: index of its partition, id, kind, and
 --   kind "answered": result, revision, sequence, event
---   kind "failed":   traceback, failure, "", ""
+--   kind "failed":   traceback, failure, name for RQ's tools, ""
 --   kind "gone":     "", "", "", ""        (its job no longer exists)
 --
 -- Events are published by sequence, whether or not the command is still claimed: the store has committed them.
@@ -40,33 +40,54 @@ for i = FIRST, #ARGV, FIELDS do
   end
 end
 
+-- What stands at a job's keys may be anybody's: nothing there may stop a batch half-way.
+local function add_result(results, ttl, ...)
+  local added = redis.pcall('XADD', results, 'MAXLEN', 10, '*', 'worker_name', ARGV[1], ...)
+  if type(added) == 'table' and added.err then
+    redis.call('DEL', results)
+    redis.call('XADD', results, '*', 'worker_name', ARGV[1], ...)
+  end
+  redis.call('EXPIRE', results, ttl)
+end
+
+local function end_job(job, ttl, registry, id, expires, ...)
+  if redis.call('TYPE', job).ok == 'hash' then
+    redis.call('HSET', job, 'ended_at', ARGV[7], 'worker_name', ARGV[1], ...)
+    redis.call('EXPIRE', job, ttl)
+    redis.call('ZADD', registry, expires, id)
+  end
+end
+
 local now = tonumber(redis.call('TIME')[1])
+local result_ttl, failure_ttl = tonumber(ARGV[2]), tonumber(ARGV[3])
 for i = FIRST, #ARGV, FIELDS do
   local p, id, kind = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
   local claimed, stream, finished, failed = KEYS[4 * p - 3], KEYS[4 * p - 2], KEYS[4 * p - 1], KEYS[4 * p]
-  local job, results = ARGV[5] .. id, ARGV[6] .. id
+  local job = ARGV[5] .. id
   if kind == 'answered' and tonumber(ARGV[i + 5]) > last[p].stream then
     last[p].stream = tonumber(ARGV[i + 5])
     redis.call('XADD', stream, 'MAXLEN', '~', ARGV[4], ARGV[i + 5] .. '-0', 'event', ARGV[i + 6])
   end
-  if redis.call('LREM', claimed, 1, id) == 1 and kind ~= 'gone' then
-    local ttl, status = tonumber(ARGV[2]), 'finished'
+  if redis.call('LREM', claimed, 1, id) == 1 then
     if kind == 'answered' then
-      redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', 1, 'worker_name', ARGV[1],
-        'return_value', ARGV[i + 3], 'revision', ARGV[i + 4])
-      redis.call('ZADD', finished, now + ttl, id)
-    else
-      ttl, status = tonumber(ARGV[3]), 'failed'
-      redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', 2, 'worker_name', ARGV[1], 'exc_string', ARGV[i + 3])
-      redis.call('ZADD', failed, now + ttl, id)
-    end
-    redis.call('EXPIRE', results, ttl)
-    if redis.call('EXISTS', job) == 1 then
-      redis.call('HSET', job, 'status', status, 'ended_at', ARGV[7], 'worker_name', ARGV[1])
-      if status == 'failed' then
-        redis.call('HSET', job, 'failure', ARGV[i + 4])
+      add_result(ARGV[6] .. id, result_ttl, 'type', 1, 'return_value', ARGV[i + 3], 'revision', ARGV[i + 4])
+      end_job(job, result_ttl, finished, id, now + result_ttl, 'status', 'finished')
+    elseif kind == 'failed' then
+      -- RQ's tools stop at an id that is not of its kind, a key that is no hash, and a hash without data, and
+      -- then list nothing at all: such a job is made one that they can show.
+      local name = ARGV[i + 5]
+      local shown = ARGV[5] .. name
+      local found = redis.call('TYPE', job).ok
+      if found ~= 'none' and found ~= 'hash' then
+        redis.call('DEL', job)
+      elseif found == 'hash' and name ~= id then
+        redis.call('RENAME', job, shown)
       end
-      redis.call('EXPIRE', job, ttl)
+      if found ~= 'none' then
+        redis.call('HSETNX', shown, 'data', '')
+      end
+      add_result(ARGV[6] .. name, failure_ttl, 'type', 2, 'exc_string', ARGV[i + 3])
+      end_job(shown, failure_ttl, failed, name, now + failure_ttl, 'status', 'failed', 'failure', ARGV[i + 4])
     end
   end
 end
