@@ -13,6 +13,9 @@
 | list cache | hash: era, revision, body | CACHE_TTL_S after the last write |
 | list era | string: a token; entries of another era count as absent | for ever; made anew when lost |
 | queries, reply | lists | REPLY_TTL_S |
+| live Session | hash: owner, session, created_at, cwd | LIVE_TTL_S, renewed by its owner |
+| owner of live Sessions | string | the owner's heartbeat TTL |
+| flush requests to an owner | list | REPLY_TTL_S |
 """
 
 import hashlib
@@ -28,6 +31,8 @@ WORKERS = "feedback:workers"
 QUERIES = "feedback:queries"
 LIST_ERA = "feedback:list-era"
 SESSION_PREFIX = "feedback:worker:"
+LIVE_PREFIX = "feedback:live:"
+OWNER_PREFIX = "feedback:owner:"
 WAKE_PREFIX = "feedback:wake:"
 RQ_QUEUES = f"{_RQ}:queues"
 RQ_JOB_PREFIX = f"{_RQ}:job:"
@@ -36,6 +41,7 @@ RQ_RESULTS_PREFIX = f"{_RQ}:results:"
 WAKE_TTL_S = 60
 REPLY_TTL_S = 60
 CACHE_TTL_S = 24 * 3600
+LIVE_TTL_S = 3600
 
 
 def queue_name_prefix(generation: int) -> str:
@@ -104,3 +110,16 @@ def list_cache(session_id: str) -> str:
 
 def reply(query_id: str) -> str:
     return f"feedback:reply:{query_id}"
+
+
+def live(session_id: str) -> str:
+    """Where a live Session's owner registers it; a digest, as for `list_cache`."""
+    return LIVE_PREFIX + hashlib.blake2b(session_id.encode(), digest_size=16).hexdigest()
+
+
+def owner(owner_id: str) -> str:
+    return OWNER_PREFIX + owner_id
+
+
+def flushes(owner_id: str) -> str:
+    return f"feedback:flushes:{owner_id}"
