@@ -19,6 +19,8 @@ _INITIAL = (
         name TEXT PRIMARY KEY,
         value INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID""",
+    # Kept up to date by each commit, so that nobody has to scan a table to know.
+    "INSERT INTO meta (name, value) VALUES ('sessions', 0), ('items', 0), ('commands', 0)",
     """CREATE TABLE session (
         key INTEGER PRIMARY KEY,
         id TEXT NOT NULL UNIQUE,
@@ -26,9 +28,8 @@ _INITIAL = (
         cwd TEXT,
         revision INTEGER NOT NULL
     ) STRICT""",
-    # Clustered in listing order, so that a list is one range scan and a new item is appended at its
-    # Session's end. Position is the revision that made the item: an update leaves the key, and with it
-    # both indexes, alone.
+    # Position is the revision that made the item: a list is sorted by it when it is read. An index in
+    # that order would make every put dirty a second page, a third of what a batch writes.
     """CREATE TABLE item (
         session INTEGER NOT NULL,
         position INTEGER NOT NULL,
@@ -38,8 +39,7 @@ _INITIAL = (
         version TEXT NOT NULL,
         created_at INTEGER NOT NULL,
         updated_at INTEGER NOT NULL,
-        PRIMARY KEY (session, position),
-        UNIQUE (session, message_id)
+        PRIMARY KEY (session, message_id)
     ) STRICT, WITHOUT ROWID""",
     # Clustered by sequence: records are appended, and a partition's outcomes are one range scan.
     """CREATE TABLE command (

@@ -4,6 +4,7 @@ import contextlib
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import ClassVar
@@ -13,7 +14,7 @@ from feedback.model import SessionIdentity
 from feedback.partitions import PartitionId
 from persistence.sidecar import schema
 from persistence.sidecar.sqlite_connections import WAL_KEPT_BYTES, SqliteConnections
-from persistence.sidecar.sqlite_transaction import SqliteTransaction, find_record, find_session, item_from
+from persistence.sidecar.sqlite_transaction import COUNT, SqliteTransaction, find_record, find_session, item_from
 from persistence.sidecar.store import (
     CommandRecord,
     Fence,
@@ -37,14 +38,15 @@ _HEAD = "SELECT sequence FROM fence WHERE generation = ? AND partition = ?"
 _OUTCOMES = """SELECT sequence, event FROM command
                WHERE generation = ? AND partition = ? AND sequence > ? ORDER BY sequence LIMIT ?"""
 # One statement, hence one snapshot; a Session without items gives one row of NULLs.
-_FEEDBACK = """SELECT session.created_at, cwd, revision, message_id, rating, note, version, item.created_at, updated_at
+_FEEDBACK = """SELECT session.created_at, cwd, revision, position,
+                      message_id, rating, note, version, item.created_at, updated_at
                FROM session LEFT JOIN item ON item.session = session.key
-               WHERE session.id = ? ORDER BY position"""
+               WHERE session.id = ?"""
 _ANY_EXPIRED = "SELECT 1 FROM command WHERE expires_at < ? LIMIT 1"
 _PRUNE = """DELETE FROM command WHERE (generation, partition, sequence) IN (
                 SELECT generation, partition, sequence FROM command
                 WHERE expires_at < ? ORDER BY expires_at LIMIT ?)"""
-_COUNTS = "SELECT (SELECT count(*) FROM session), (SELECT count(*) FROM item), (SELECT count(*) FROM command)"
+_COUNTS = "SELECT name, value FROM meta WHERE name IN ('sessions', 'items', 'commands')"
 
 
 class SqliteStore:
@@ -144,7 +146,9 @@ class SqliteStore:
         if not rows:
             return None
         created_at, cwd, revision = rows[0][:3]
-        items = tuple(item_from(row[3:]) for row in rows if row[3] is not None)
+        stored = [row for row in rows if row[3] is not None]
+        stored.sort(key=itemgetter(3))
+        items = tuple(item_from(row[4:]) for row in stored)
         return SessionFeedback(session_id, SessionIdentity(created_at=created_at, cwd=cwd), revision, items)
 
     def stored_sessions(self, session_ids: Sequence[str]) -> dict[str, StoredSession]:
@@ -162,12 +166,14 @@ class SqliteStore:
             if connection.execute(_ANY_EXPIRED, (expired_before,)).fetchone() is None:
                 return 0
         with self._writing() as connection:
-            return connection.execute(_PRUNE, (expired_before, limit)).rowcount
+            pruned = connection.execute(_PRUNE, (expired_before, limit)).rowcount
+            connection.execute(COUNT, (-pruned, "commands"))
+            return pruned
 
     def health(self) -> StoreHealth:
-        """Engine, size, and what looks wrong; counts rows by the narrowest index of each table."""
+        """Engine, size (by counts that each commit keeps up to date), and what looks wrong."""
         with self._reading() as connection:
-            sessions, items, commands = connection.execute(_COUNTS).fetchone()
+            counts: dict[str, int] = dict(connection.execute(_COUNTS).fetchall())
             version = schema.stored_version(connection, self._connections.location)
             findings = list(_inconsistent_partitions(connection))
         if self._checkpoint_failure is not None:
@@ -176,7 +182,9 @@ class SqliteStore:
             findings.append(f"the write-ahead log has {wal_bytes} bytes: does another program hold it open?")
         engine = f"SQLite {sqlite3.sqlite_version}"
         location = self._connections.location
-        return StoreHealth(engine, location, version, sessions, items, commands, tuple(findings))
+        return StoreHealth(
+            engine, location, version, counts["sessions"], counts["items"], counts["commands"], tuple(findings)
+        )
 
     def close(self) -> None:
         """Close every connection; one that is in use closes when its operation ends."""

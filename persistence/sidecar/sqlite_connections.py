@@ -32,6 +32,7 @@ _PRAGMAS = (
 
 _LOOK_AGAIN_S = 0.0005
 _SMALLEST_DATABASE = 512
+_OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 
 
 class _Connection(sqlite3.Connection):
@@ -61,6 +62,8 @@ class SqliteConnections:
         # Bumped when all connections made before are not to be used again.
         self._generation = 0
         self._file: tuple[int, int] | None = None
+        if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+            raise StoreUnavailable(f"sidecar store {path}: needs SQLite 3.37, this Python has {sqlite3.sqlite_version}")
         with self._translated():
             first = self._open(create=True)
         self._file = self._file_identity()

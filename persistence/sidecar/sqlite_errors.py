@@ -40,8 +40,7 @@ def breaks_connection(error: sqlite3.Error) -> bool:
 def translate(error: sqlite3.Error, location: str) -> FeedbackError | ValueError:
     """What to raise instead, with the store's place and the reason.
 
-    A violated constraint is the caller's mistake, hence a ValueError: two new items of one
-    revision, an item of a Session without a row.
+    A violated constraint is the caller's mistake, hence a ValueError: a command id that is recorded already.
     """
     code = primary_code(error)
     name = getattr(error, "sqlite_errorname", type(error).__name__)

@@ -1,6 +1,7 @@
 """One fenced write transaction on a SQLite connection."""
 
 import sqlite3
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 from uuid import UUID
@@ -29,15 +30,15 @@ _NEW_SESSION = "INSERT INTO session (id, created_at, cwd, revision) VALUES (?, ?
 _NEW_IDENTITY = "UPDATE session SET created_at = ?, cwd = ? WHERE key = ?"
 _NEW_REVISION = "UPDATE session SET revision = ? WHERE key = ?"
 _DROP_ITEMS = "DELETE FROM item WHERE session = ?"
-_PUT_ITEM = """INSERT INTO item (session, position, message_id, rating, note, version, created_at, updated_at)
-               VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-               ON CONFLICT (session, message_id) DO UPDATE SET
-                   rating = excluded.rating, note = excluded.note, version = excluded.version,
-                   created_at = excluded.created_at, updated_at = excluded.updated_at"""
+_UPDATE_ITEM = """UPDATE item SET rating = ?, note = ?, version = ?, created_at = ?, updated_at = ?
+                  WHERE session = ? AND message_id = ?"""
+_NEW_ITEM = """INSERT INTO item (rating, note, version, created_at, updated_at, session, message_id, position)
+               VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
 _DELETE_ITEM = "DELETE FROM item WHERE session = ? AND message_id = ?"
 _PUT_RECORD = """INSERT INTO command
                      (generation, partition, sequence, id, session, digest, event, applied_at, expires_at)
                  VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+COUNT = "UPDATE meta SET value = value + ? WHERE name = ?"
 _MOVE_DEADLINE = "UPDATE command SET expires_at = ?1 WHERE id = ?2 AND expires_at < ?1"
 
 
@@ -94,6 +95,7 @@ class SqliteTransaction:
         self._ended = False
         self._keys: dict[str, int] = {}
         self._sequences: dict[PartitionId, int] = {}
+        self._added: Counter[str] = Counter()
         stale = []
         for partition, epoch in epochs.items():
             row = connection.execute(_FENCE, (partition.generation, partition.number)).fetchone()
@@ -132,6 +134,7 @@ class SqliteTransaction:
         """
         self._check_open()
         rows = self._number(records)
+        self._added = Counter(commands=len(rows))
         revisions: dict[int, int] = {}
         for change in changes:
             if isinstance(change, StartSession):
@@ -140,7 +143,7 @@ class SqliteTransaction:
                 revisions[self._put_item(change)] = change.revision
             elif isinstance(change, DeleteItem):
                 key = self._key_of(change.session_id)
-                self._connection.execute(_DELETE_ITEM, (key, change.message_id))
+                self._added["items"] -= self._connection.execute(_DELETE_ITEM, (key, change.message_id)).rowcount
                 revisions[key] = change.revision
             else:
                 assert_never(change)
@@ -151,6 +154,7 @@ class SqliteTransaction:
         self._connection.executemany(
             _MOVE_DEADLINE, [(expires_at, UUID(command_id).bytes) for command_id, expires_at in deadlines.items()]
         )
+        self._connection.executemany(COUNT, [(added, table) for table, added in self._added.items() if added])
 
     def end(self) -> None:
         """The connection goes back: nothing may be written through this object any more."""
@@ -167,18 +171,21 @@ class SqliteTransaction:
             row = (change.session_id, identity.created_at, identity.cwd)
             key = self._connection.execute(_NEW_SESSION, row).lastrowid
             assert key is not None
+            self._added["sessions"] += 1
             self._keys[change.session_id] = key
             return
         key, stored = found
         self._keys[change.session_id] = key
         if stored.identity != identity:
             self._connection.execute(_NEW_IDENTITY, (identity.created_at, identity.cwd, key))
-            self._connection.execute(_DROP_ITEMS, (key,))
+            self._added["items"] -= self._connection.execute(_DROP_ITEMS, (key,)).rowcount
 
     def _put_item(self, change: PutItem) -> int:
         key, item = self._key_of(change.session_id), change.item
-        columns = (item.message_id, item.rating, item.note, item.version, item.created_at, item.updated_at)
-        self._connection.execute(_PUT_ITEM, (key, change.revision, *columns))
+        columns = (item.rating, item.note, item.version, item.created_at, item.updated_at, key, item.message_id)
+        if self._connection.execute(_UPDATE_ITEM, columns).rowcount == 0:
+            self._connection.execute(_NEW_ITEM, (*columns, change.revision))
+            self._added["items"] += 1
         return key
 
     def _key_of(self, session_id: str) -> int:

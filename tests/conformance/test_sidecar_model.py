@@ -83,6 +83,8 @@ def assert_same(store: SidecarStore, model: Model) -> None:
         else:
             assert (feedback.identity, feedback.revision) == (expected.identity, expected.revision)
             assert feedback.items == tuple(expected.items.values())
+    health = store.health()
+    assert (health.sessions, health.items) == (len(model), sum(len(kept.items) for kept in model.values()))
     with store.transaction({}) as transaction:
         snapshot = transaction.load([], [(session, message) for session in SESSIONS for message in MESSAGES])
     assert set(snapshot.sessions) == set(model)

@@ -197,11 +197,6 @@ class TestItems:
             commit(store, [*start("t", "m"), PutItem("s", item("m"), 1)])
         assert store.feedback("t") is None
 
-    def test_two_new_items_of_one_revision_are_refused(self, store: SidecarStore) -> None:
-        with pytest.raises(ValueError, match="contradict"):
-            commit(store, [StartSession("s", FIRST_LIFE), PutItem("s", item("a"), 1), PutItem("s", item("b"), 1)])
-        assert store.feedback("s") is None
-
 
 ODD_IDS = [
     "",
@@ -324,6 +319,12 @@ class TestHealth:
         commit(store, [*start("s", "m", "n"), *start("t")], [record(1)], epochs={P0: epoch})
         health = store.health()
         assert (health.sessions, health.items, health.commands, health.findings) == (2, 2, 1, ())
+        commit(store, [DeleteItem("s", "m", 3), DeleteItem("s", "never", 4), PutItem("s", item("n"), 5)])
+        assert store.health().items == 1
+        commit(store, [StartSession("s", SECOND_LIFE)])
+        store.prune(expired_before=2**60, limit=10)
+        health = store.health()
+        assert (health.sessions, health.items, health.commands) == (2, 0, 0)
 
 
 class TestClose:
