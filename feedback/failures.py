@@ -17,11 +17,11 @@ _KNOWN = {
 
 
 class Failure(Struct, frozen=True):
-    """A failure's name in the contract, its sentence, and its members (strings, numbers, None)."""
+    """A failure's name in the contract, its sentence, and its members (strings, numbers, booleans, None)."""
 
     code: str
     message: str
-    members: dict[str, str | int | float | None] = {}
+    members: dict[str, str | bool | int | float | None] = {}
 
 
 _decoder = msgspec.msgpack.Decoder(Failure)
@@ -54,7 +54,7 @@ def decode_failure(data: bytes) -> Failure:
     return decoded(_decoder, data)
 
 
-def _plain(value: Any) -> str | int | float | None:
+def _plain(value: Any) -> str | bool | int | float | None:
     if isinstance(value, str):
         return _well_formed(value)
     # msgpack's integers have 64 bits; a damaged log may name a version of any size.
