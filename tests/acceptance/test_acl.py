@@ -1,0 +1,122 @@
+"""The access rights of `docs/acl.md`, on a real server: each role can do its work, and no more."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from redis.exceptions import NoPermissionError
+from rq import Queue
+
+from app.embedded import DURABLE, EmbeddedServer
+from feedback import FeedbackClient, Item, ItemList, Ok, QueueUnavailable
+from feedback.settings import Settings
+from feedback.wire import Serializer
+from tests.acceptance.command_line import feedback
+from tests.harness import settings_for, wait_until, write_session
+from tests.processes import children
+
+pytestmark = [pytest.mark.server, pytest.mark.process]
+
+PAGE = Path(__file__).parents[2] / "docs/acl.md"
+RULES = {words[1]: words[2:] for words in map(str.split, re.findall(r"^user .*$", PAGE.read_text(), re.MULTILINE))}
+FOREIGN_KEY = "somebody:elses"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    """A durable server with the page's users, and the default user's client."""
+    embedded = EmbeddedServer(tmp_path_factory.mktemp("valkey"), DURABLE)
+    embedded.start()
+    try:
+        with Redis.from_url(embedded.url) as admin:
+            for user, rules in RULES.items():
+                admin.execute_command("ACL", "SETUSER", user, *rules)
+            yield admin
+    finally:
+        embedded.stop()
+
+
+def url(server: Redis, role: str) -> str:
+    port = server.connection_pool.connection_kwargs["port"]
+    return f"redis://{role}:{role}-password@127.0.0.1:{port}/0"
+
+
+@pytest.fixture(scope="module")
+def settings(server: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """A system whose worker and projector run under their own users."""
+    home = tmp_path_factory.mktemp("system")
+    settings = settings_for(url(server, "worker"), home)
+    with ExitStack() as running:
+        running.enter_context(children("worker", settings=settings, logs=home))
+        projector = settings_for(url(server, "projector"), home)
+        running.enter_context(children("projector", settings=projector, logs=home))
+        yield settings
+
+
+def refusals(server: Redis) -> list[Mapping[bytes, object]]:
+    """What users were refused since the last look."""
+    found: list[Mapping[bytes, object]] = server.execute_command("ACL", "LOG")
+    server.execute_command("ACL", "LOG", "RESET")
+    return found
+
+
+def test_the_whole_way_of_a_command_needs_no_more_rights(server: Redis, settings: Settings) -> None:
+    """Put, list, change, delete as `host`: nobody is refused anything on the way."""
+    write_session(settings, "s", "m")
+    with FeedbackClient.from_url(url(server, "host")) as host:
+        stored = host.put("s", "m", "positive", note="fine")
+        assert isinstance(stored, Ok)
+        assert isinstance(stored.value, Item)
+        assert host.list("s", at_least=stored.revision) == Ok(value=ItemList(items=(stored.value,)))
+        assert host.delete("s", "m", if_version=stored.value.version).ok
+    assert refusals(server) == []
+
+
+def test_a_reader_lists_and_cannot_put(server: Redis, settings: Settings) -> None:
+    with FeedbackClient.from_url(url(server, "reader")) as reader:
+        assert not reader.list("no such Session").ok
+        with pytest.raises(QueueUnavailable):
+            reader.put("s", "m", "positive", timeout=1)
+    refusals(server)
+
+
+@pytest.mark.parametrize("role", RULES)
+def test_no_role_reaches_other_keys_or_the_configuration(server: Redis, role: str) -> None:
+    with Redis.from_url(url(server, role)) as client:
+        for command in (("GET", FOREIGN_KEY), ("DEL", FOREIGN_KEY), ("CONFIG", "GET", "*"), ("FLUSHALL",)):
+            with pytest.raises(NoPermissionError):
+                client.execute_command(*command)
+    refusals(server)
+
+
+def test_an_operator_sees_and_requeues(server: Redis, settings: Settings) -> None:
+    """`status`, `doctor` and RQ's own tools, without a refusal."""
+    operator = {
+        "FEEDBACK_REDIS_URL": url(server, "operator"),
+        "FEEDBACK_SIDECAR_URL": settings.sidecar_url,
+        "FEEDBACK_SESSIONS": settings.sessions,
+    }
+    assert feedback("status", env=operator).code == 0
+    doctor = feedback("doctor", env=operator)
+    assert doctor.code == 0, doctor.out
+    rq = subprocess.run(
+        [sys.executable, "-m", "rq.cli", "info", "--url", url(server, "operator")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "feedback-1-" in rq.stdout
+    with Redis.from_url(url(server, "operator")) as client:
+        queue = Queue("feedback-1-0", connection=client, serializer=Serializer)
+        job = queue.enqueue("os.getcwd")
+        wait_until(lambda: job.id in queue.failed_job_registry.get_job_ids(), "the foreign job fails")
+        queue.failed_job_registry.requeue(job.id)
+        wait_until(lambda: job.id in queue.failed_job_registry.get_job_ids(), "it fails again")
+        queue.failed_job_registry.remove(job.id, delete_job=True)
+    assert refusals(server) == []
