@@ -34,6 +34,7 @@ from tests.integration.rq_jobs import (
     publish_topology,
     put_command,
     request_of,
+    results_of,
     stock_queue,
 )
 
