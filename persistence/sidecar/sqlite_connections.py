@@ -57,6 +57,7 @@ class SqliteConnections:
         # As SQLite does: the log lies beside the real file.
         self._path = Path(os.path.realpath(path))
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._idle: list[_Connection] = []
         self._closed = False
         # Bumped when all connections made before are not to be used again.
@@ -124,6 +125,9 @@ class SqliteConnections:
             raise translate(error, self.location) from error
 
     def _take(self) -> _Connection:
+        if os.getpid() != self._process:
+            # SQLite's locks stayed with the parent: writing through its connections would corrupt the file.
+            raise StoreUnavailable(f"sidecar store {self.location}: opened before a fork; open another one here")
         if self._file_identity() != self._file:
             # Committing to a file that has lost its name would lose the commit.
             self._retire_all()

@@ -27,6 +27,7 @@ def store(path: Path) -> Iterator[SqliteStore]:
         yield opened
 
 
+OPEN_FILES = Path("/proc/self/fd")
 SETTINGS = {
     "journal_mode": "wal",
     "synchronous": 2,
@@ -61,6 +62,38 @@ class TestSettings:
             thread.start()
             thread.join()
         assert len(store._connections._idle) == 1
+
+    @pytest.mark.skipif(not OPEN_FILES.is_dir(), reason="the system does not list open files")
+    def test_no_file_stays_open(self, path: Path) -> None:
+        with closing(SqliteStore(path)) as opened:
+            with opened._connections.lease(), opened._connections.lease():
+                pass
+            opened._connections._retire_all()
+            rate(opened, "m")
+        links = [link.readlink() for link in OPEN_FILES.iterdir() if link.is_symlink()]
+        assert [link for link in links if path.name in link.name] == []
+
+    @pytest.mark.process
+    def test_a_forked_child_may_not_use_its_parents_connections(self, path: Path) -> None:
+        script = """
+import os, sys
+from pathlib import Path
+from feedback.errors import StoreUnavailable
+from persistence.sidecar import SqliteStore
+store = SqliteStore(Path(sys.argv[1]))
+if os.fork() == 0:
+    try:
+        store.topology()
+    except StoreUnavailable as error:
+        print(str(error).rpartition(": ")[2], flush=True)
+    os._exit(0)
+os.wait()
+store.topology()
+store.close()
+"""
+        with child(script, path) as process:
+            assert line_of(process) == "opened before a fork; open another one here"
+            assert process.wait(30) == 0
 
     def test_a_symbolic_link_is_followed(self, store: SqliteStore, path: Path) -> None:
         rate(store, "m")
@@ -299,6 +332,19 @@ class TestWriteAheadLog:
                 rate(store, f"m{revision}", after=revision)
             assert reader.execute("SELECT count(*) FROM item").fetchone() == (1,)
         assert len(message_ids(store, "s")) == 100
+
+    def test_it_is_not_copied_while_another_process_may_restart_it(self, store: SqliteStore, path: Path) -> None:
+        """SQLite before 3.51.3 may then lose pages of that process's next commit."""
+        rate(store, "m")
+        untouched = path.read_bytes()
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            store._checkpoint()
+            assert any("checkpoint failed" in finding for finding in store.health().findings)
+            assert path.read_bytes() == untouched
+        store._checkpoint()
+        assert store.health().findings == ()
+        assert path.read_bytes() != untouched
 
 
 class TestRecords:

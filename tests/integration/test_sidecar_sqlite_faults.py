@@ -127,14 +127,40 @@ sys.stdin.readline()
 SYNCS = [*(("fsync", nth) for nth in range(1, 5)), *(("fdatasync", nth) for nth in range(1, 20))]
 
 
-def traced(fault: str, call: str, nth: int) -> tuple[str, ...]:
-    """Runs a command whose nth call of this name meets the fault."""
+def strace() -> str:
+    """The tracer, where it may trace."""
     strace = shutil.which("strace")
     probe = [strace or "false", "-o", "/dev/null", "true"]
     if strace is None or subprocess.run(probe, check=False, capture_output=True).returncode != 0:
         pytest.skip("strace is missing, or may not trace")
+    return strace
+
+
+def traced(fault: str, call: str, nth: int) -> tuple[str, ...]:
+    """Runs a command whose nth call of this name meets the fault."""
     inject = f"inject={call}:{fault}:when={nth}"
-    return (strace, "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", inject)
+    return (strace(), "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", inject)
+
+
+@pytest.mark.process
+def test_opening_syncs_what_was_found_in_the_log_before_anything_is_answered(path: Path) -> None:
+    """A process killed between a write and its sync leaves a commit that is visible, but not yet durable."""
+    trace = path.parent / "trace"
+    script = """
+import sys
+from pathlib import Path
+from persistence.sidecar import SqliteStore
+store = SqliteStore(Path(sys.argv[1]))
+print(len(store.feedback("s").items), flush=True)
+store.close()
+"""
+    with closing(SqliteStore(path)) as opened:
+        rate(opened, "m")
+        with child(script, path, under=(strace(), "-f", "-y", "-qq", "-o", str(trace), "-e", "trace=fsync")) as process:
+            assert line_of(process) == "1"
+            process.wait(30)
+    synced = [line.partition("<")[2].partition(">")[0] for line in trace.read_text().splitlines()]
+    assert synced == [f"{path}-wal", str(path.parent)]
 
 
 @pytest.mark.process
