@@ -82,6 +82,7 @@ def test_live_events_become_lists(follower: Follower, deployment: Deployment) ->
 def test_events_in_a_thread_while_it_runs(valkey_url: str, deployment: Deployment, protocol: int) -> None:
     """The blocking read brings events without anybody stepping, in either protocol of the server."""
     with connect(f"{valkey_url}?protocol={protocol}") as client, running(Follower(client, deployment.store)):
+        deployment.settle()
         for _ in range(3):
             for session_id in SESSIONS:
                 deployment.put(session_id)
@@ -301,6 +302,7 @@ def test_two_projectors_racing(valkey_url: str, deployment: Deployment) -> None:
     """Both follow the same streams; each event counts once, and the lists are the store's."""
     with connect(valkey_url) as one, connect(valkey_url) as other:
         with running(Follower(one, deployment.store), Follower(other, deployment.store)):
+            deployment.settle()
             for round_ in range(15):
                 for session_id in SESSIONS:
                     deployment.put(session_id, f"m{round_ % 4}")
@@ -311,6 +313,7 @@ def test_two_projectors_racing(valkey_url: str, deployment: Deployment) -> None:
 def test_flushall_while_it_runs(valkey_url: str, deployment: Deployment) -> None:
     """Topology, streams, checkpoints, lists: all gone. What comes next is followed, and nothing stale is cached."""
     with connect(valkey_url) as client, running(Follower(client, deployment.store)):
+        deployment.settle()
         for session_id in SESSIONS:
             deployment.put(session_id, "m1")
         deployment.settle()
@@ -369,6 +372,7 @@ def test_a_new_generation_is_followed_after_the_old_one(follower: Follower, depl
 def test_rebuild_equals_live(valkey_url: str, deployment: Deployment) -> None:
     """Rebuilt while events come in, the lists become what they would have been."""
     with connect(valkey_url) as client, running(Follower(client, deployment.store)):
+        deployment.settle()
         for session_id in SESSIONS:
             deployment.put(session_id, "m1")
         deployment.settle()

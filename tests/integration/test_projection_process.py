@@ -85,6 +85,7 @@ def test_follows_and_answers(
     """Lists are kept up to date and answered for Sessions that have a log; odd ids name nothing."""
     deployment = Deployment(redis_client, store)
     with projector(settings(f"{valkey_url}?protocol={protocol}", root)), FeedbackClient.from_url(valkey_url) as client:
+        deployment.settle()
         assert listed(client, "s1") == []
         deployment.put("s1", "m1")
         assert listed(client, "s1") == ["m1"]
