@@ -134,7 +134,9 @@ class StoreTransaction(Protocol):
         `deadlines` moves the `expires_at` of records that exist (command id -> milliseconds) later, never earlier.
 
         Raises:
-            ValueError: a record's sequence does not follow its partition's last one.
+            ValueError: a record's sequence does not follow its partition's last one, its partition is not one that
+                the transaction was opened for, or its command id is recorded already; a change of a Session
+                without a row. Let it out of the block, which then rolls back.
         """
         ...
 
