@@ -43,7 +43,7 @@ class _Parser(ArgumentParser):
     """argparse, with its errors in the form that `--json` promises."""
 
     def error(self, message: str) -> NoReturn:
-        if "--json" in sys.argv:
+        if _wants_json():
             self.exit(ExitCode.USAGE, _error_line("Usage", message))
         super().error(message)
 
@@ -67,18 +67,14 @@ def parser_for(arguments: Sequence[str]) -> tuple[ArgumentParser, _CommandGroup 
 
 def main() -> int:
     """Run the command that `sys.argv` names; the exit code is one of `ExitCode`."""
-    words = sys.argv[1:]
     for stream in (sys.stdout, sys.stderr):
         assert isinstance(stream, TextIOWrapper)
         stream.reconfigure(errors="backslashreplace")
-    parser, group = parser_for(words)
-    arguments = parser.parse_args(words)
-    assert group is not None
     try:
-        code = group.run(arguments)
+        code = _run(sys.argv[1:])
         sys.stdout.flush()
     except FeedbackError as error:
-        sys.stderr.write(_error_line(error.code, str(error)) if arguments.json else f"{error.code}: {error}\n")
+        sys.stderr.write(_error_line(error.code, str(error)) if _wants_json() else f"{error.code}: {error}\n")
         return exit_code_of(error)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
@@ -87,10 +83,24 @@ def main() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.INFRASTRUCTURE
     except Exception as error:  # noqa: BLE001  a defect must not look like a business answer (exit code 1)
-        traceback.print_exc()
-        sys.stderr.write(_error_line(type(error).__name__, str(error)) if arguments.json else "")
+        if _wants_json():
+            sys.stderr.write(_error_line(type(error).__name__, str(error)))
+        else:
+            traceback.print_exc()
         return ExitCode.INFRASTRUCTURE
     return code
+
+
+def _run(words: list[str]) -> ExitCode:
+    parser, group = parser_for(words)
+    arguments = parser.parse_args(words)
+    assert group is not None
+    return group.run(arguments)
+
+
+def _wants_json() -> bool:
+    """Asked of the words themselves: some errors come before they are parsed."""
+    return "--json" in sys.argv
 
 
 def _error_line(code: str, message: str) -> str:

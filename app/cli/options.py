@@ -8,7 +8,7 @@ from pathlib import Path
 from app.endpoint import USUAL_NOTE_BYTES, settings_in
 from feedback.settings import Settings
 
-_HELP = {
+SETTING_HELP = {
     "max_note_bytes": "bound on a note in UTF-8 bytes",
     "redis_url": "an existing Redis (7.0 or newer) or Valkey (8 or newer): redis://, rediss://, unix://",
     "sidecar_url": "the store: sqlite:///relative/path or sqlite:////absolute/path",
@@ -17,6 +17,7 @@ _HELP = {
     "batch_size": "commands that a worker takes at once",
     "lease_ttl": "seconds after which a silent worker's partitions are taken over",
     "max_attempts": "tries of a command whose Session log cannot be read",
+    "flush_timeout": "seconds that a Session's live owner has to flush its log",
     "shutdown_grace": "seconds that a worker may take to finish its batch",
     "io_threads": "logs that a worker reads at the same time",
     "index_bytes": "memory for the index of Session logs, in bytes",
@@ -37,7 +38,7 @@ def add_common(parser: ArgumentParser) -> None:
 def add_settings(parser: ArgumentParser, *names: str) -> None:
     """Flags for these settings, all of them by default. Values are checked with those of the other sources."""
     for name in names or Settings.__struct_fields__:
-        parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=_HELP[name])
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=SETTING_HELP.get(name))
 
 
 def settings_of(arguments: Namespace, *, defaults: Mapping[str, object] | None = None) -> Settings:
