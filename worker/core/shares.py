@@ -8,6 +8,9 @@ from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
+SINGLE_PREFIX = "rq-job-"
+"""Begins the id of what takes one partition for a single command (`worker.single`): no share is due to it."""
+
 
 class Rebalance(Struct, frozen=True):
     """Partition numbers to give back, and to claim with the owner that was seen there (None: nobody)."""
@@ -21,13 +24,14 @@ class Rebalance(Struct, frozen=True):
 
 def rebalance(me: str, alive: Collection[str], owners: Mapping[int, str], partitions: int) -> Rebalance:
     """What `me` should do; `alive` are the workers whose heartbeat was seen lately, with or without `me`."""
-    workers = sorted({*alive, me})
+    present = {*alive, me}
+    workers = sorted(worker for worker in present if not worker.startswith(SINGLE_PREFIX))
     share = -(-partitions // len(workers))
     mine = sorted(number for number, owner in owners.items() if owner == me and number < partitions)
     if len(mine) > share:
         return Rebalance(release=tuple(mine[share:]))
     free = [
-        (number, owner) for number in range(partitions) if (owner := owners.get(number)) is None or owner not in workers
+        (number, owner) for number in range(partitions) if (owner := owners.get(number)) is None or owner not in present
     ]
     # Start at one's own place, so that workers that join together seldom want the same partition.
     start = workers.index(me) * len(free) // len(workers) if free else 0
