@@ -39,7 +39,12 @@ class Serializer:
 
     @staticmethod
     def loads(data: bytes) -> Any:
-        return msgspec.msgpack.decode(data)
+        """Raises `ValueError` for a job of another function: a stock worker would import and call it."""
+        value = msgspec.msgpack.decode(data)
+        # Job data is the one array among what RQ hands over; results and `meta` are maps.
+        if isinstance(value, list) and value[:1] != [FUNCTION]:
+            raise ValueError("a job of another function")
+        return value
 
 
 def encode_job(command: Command) -> bytes:

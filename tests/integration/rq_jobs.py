@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import signal
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from rq import Queue
 from rq.job import Job
 from rq.registry import FailedJobRegistry
 
+from app.processes import Child
 from app.system import child_environ
 from feedback import keys
 from feedback.commands import SCHEMA, Command, PutCommand
@@ -112,6 +115,26 @@ def entries(redis: Redis, stream: str) -> list[dict[bytes, bytes]]:
 
 def has_nothing_waiting(redis: Redis, partition: PartitionId) -> bool:
     return not redis.exists(keys.queue(partition), keys.claimed(partition))
+
+
+@contextlib.contextmanager
+def worker_process(settings: Settings, home: Path) -> Iterator[Child]:
+    """A worker as a process of its own; whatever became of it, it is gone at the end."""
+    command = (sys.executable, "-P", "-m", "app.cli", "worker")
+    child = Child("worker", command, log=home / "worker.log", environ=child_environ(settings))
+    child.start()
+    try:
+        yield child
+    finally:
+        if child.pid is not None:
+            send(child, signal.SIGCONT)
+        child.stop(10)
+
+
+def send(child: Child, number: signal.Signals) -> None:
+    """Send it a signal, if it still runs."""
+    if child.poll() is None and child.pid is not None:
+        os.kill(child.pid, number)
 
 
 @contextlib.contextmanager
