@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from feedback import keys
 from feedback.connection import connect
-from feedback.errors import QueueUnavailable
+from feedback.errors import QueueUnavailable, SettingsInvalid
 from feedback.partitions import PartitionId, Topology
 from projections.topology import read_topology
 
@@ -77,6 +77,26 @@ def read_server(redis: Redis) -> ServerFacts:
         maxmemory_policy=str(info.get("maxmemory_policy", "unknown")),
         used_memory=int(info["used_memory"]),
     )
+
+
+def refuse_unfit_server(url: str) -> None:
+    """Refuse a server on which commands would be lost; one that does not answer now is judged by whoever needs it.
+
+    Raises:
+        SettingsInvalid: it is too old, or evicts keys without a TTL.
+    """
+    try:
+        with open_server(url) as redis:
+            facts = read_server(redis)
+    except QueueUnavailable:
+        return
+    if not facts.is_supported:
+        raise SettingsInvalid(f"redis_url: {facts.name} {facts.version} is too old; Redis 7.0 or Valkey 8 is needed")
+    if facts.maxmemory_policy.startswith("allkeys"):
+        raise SettingsInvalid(
+            f"redis_url: the server evicts (maxmemory-policy {facts.maxmemory_policy}) and would drop commands in"
+            " silence; set it to noeviction"
+        )
 
 
 def read_ownership(redis: Redis) -> Ownership:

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from app.cli.exits import ExitCode
 from app.embedded import DURABLE, EmbeddedServer
-from app.inspection import read_ownership
+from app.inspection import read_ownership, refuse_unfit_server
 from app.processes import Child
 from feedback.client import FeedbackClient
 from feedback.connection import connect
@@ -61,6 +61,7 @@ class System:
 
         Raises:
             QueueUnavailable: the server does not start or answer.
+            SettingsInvalid: the server is unfit, or a process refuses its settings.
             ProcessEnded: worker or projector ended instead of serving.
             ShuttingDown: `cancelled` said so meanwhile.
         """
@@ -68,6 +69,8 @@ class System:
         if self._server is not None:
             self._server.start(cancelled=cancelled)
             self.settings = msgspec.structs.replace(self.settings, redis_url=self._server.url)
+        else:
+            refuse_unfit_server(self.settings.redis_url)
         with connect(self.settings.redis_url) as redis, FeedbackClient.from_url(self.settings.redis_url) as client:
             strangers = _live_owners(redis)
             for name in ("worker", "projector"):

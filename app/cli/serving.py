@@ -7,6 +7,7 @@ from collections.abc import Callable
 from app.cli.exits import ExitCode
 from app.cli.options import add_common, add_settings, settings_of
 from app.endpoint import require_server
+from app.inspection import refuse_unfit_server
 from app.logs import setup_logging
 from app.signals import stop_on_signals
 from feedback.settings import Settings
@@ -29,7 +30,7 @@ def serve(arguments: Namespace, process: Callable[[Settings, threading.Event], N
         FeedbackError: what needs an operator.
     """
     settings = settings_of(arguments)
-    require_server(settings, arguments.data)
+    refuse_unfit_server(require_server(settings, arguments.data))
     setup_logging(json_lines=arguments.log_json or arguments.json)
     stop = threading.Event()
     grace_s = settings.shutdown_grace + HARD_EXIT_MARGIN_S

@@ -176,6 +176,22 @@ def test_without_a_running_system_it_says_how_to_start_one(tmp_path: Path) -> No
         infrastructure_error(answer, "QueueUnavailable", "feedback up --data", "FEEDBACK_REDIS_URL")
 
 
+def test_an_endpoint_file_that_is_none_is_said(tmp_path: Path) -> None:
+    """With its path and what is wrong with it."""
+    for content in (b"", b"{}", b'{"redisUrl": 7}', b"\xff"):
+        (tmp_path / "endpoint.json").write_bytes(content)
+        usage_error(feedback("list", "s", "--data", tmp_path, "--json"), "SettingsInvalid", "endpoint.json")
+
+
+def test_an_endpoint_counts_only_for_the_server_that_it_names(tmp_path: Path, up: Up) -> None:
+    """`--data` of one system beside the URL of another mixes nothing of the two."""
+    stale = {**json.loads((up.data / "endpoint.json").read_text()), "redisUrl": "redis://127.0.0.1:1/0"}
+    (tmp_path / "endpoint.json").write_text(json.dumps(stale))
+    infrastructure_error(feedback("list", "s", "--data", tmp_path, "--json"), "QueueUnavailable")
+    answer = feedback("sessions", "--data", tmp_path, "--redis-url", up.url, "--json")
+    usage_error(answer, "SettingsInvalid", str(tmp_path / "sessions"))
+
+
 def test_a_url_that_nobody_answers_fails_within_the_timeout(up: Up) -> None:
     """Refused, or silent: exit code 3 within the timeout; a named server wins over `--data`."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -81,7 +81,7 @@ def test_make_up_greets_as_the_readme_says(home: Path) -> None:
     assert "$(BIN)/feedback up --data $(DATA)" in (ROOT / "Makefile").read_text()
 
 
-def test_every_command_prints_what_the_readme_says(home: Path) -> None:
+def test_every_command_prints_what_the_readme_says_and_the_python_example_runs(home: Path) -> None:
     """In order, in one directory; a version of the README stands for the one that really came."""
     versions: dict[str, str] = {}
     for written, output in typed():
@@ -96,9 +96,6 @@ def test_every_command_prints_what_the_readme_says(home: Path) -> None:
         assert (stable(done.stdout, home), done.stderr) == (stable(output), ""), command
         versions |= dict(zip(UUID.findall(output), UUID.findall(done.stdout), strict=True))
 
-
-def test_the_python_example_runs(home: Path) -> None:
-    """After the commands above, in the same directory."""
     example, _ = blocks("python")
     command = [sys.executable, "-c", example]
     done = subprocess.run(command, cwd=home, env=shell(), capture_output=True, text=True, check=False)
