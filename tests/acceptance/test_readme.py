@@ -101,8 +101,8 @@ def test_every_command_prints_what_the_readme_says_and_the_python_example_runs(h
         versions |= dict(zip(UUID.findall(output), UUID.findall(done.stdout), strict=True))
 
     example, _ = blocks("python")
-    command = [sys.executable, "-c", example]
-    done = subprocess.run(command, cwd=home, env=shell(), capture_output=True, text=True, check=False)
+    program = [sys.executable, "-c", example]
+    done = subprocess.run(program, cwd=home, env=shell(), capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("stored positive\n['answer-2', 'answer-1', 'answer-3']\n", "")
 
 
