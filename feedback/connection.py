@@ -114,6 +114,6 @@ def is_passing(error: RedisError) -> bool:
     """Whether waiting may help: the connection broke, or the server said so."""
     if isinstance(error, AuthenticationError):
         return False
-    return isinstance(error, RedisConnectionError | RedisTimeoutError) or any(
-        word in str(error) for word in PASSING_REPLIES
-    )
+    # redis-py takes the codes that it knows (OOM, READONLY, ...) off the message.
+    said = f"{error.status_code} {error}"
+    return isinstance(error, RedisConnectionError | RedisTimeoutError) or any(word in said for word in PASSING_REPLIES)

@@ -80,11 +80,17 @@ class LeaseKeeper:
     def _try_beat(self) -> None:
         try:
             self._beat()
-            if self.plan() or not (self.view and self.view.topology_known):
+            if self.plan() or not (self.view and self.view.topology_known) or self._holds_other_than_it_owns():
                 self._table.ring()
         except RedisError as error:
             self.outages += 1
             logger.warning("heartbeat failed: %s", error)
+
+    def _holds_other_than_it_owns(self) -> bool:
+        """Whether the loop dropped what is still this worker's (a lost reply), or lost what it still holds."""
+        owners = self.view.owners if self.view else {}
+        mine = {number for number, owner in owners.items() if owner == self._table.worker_id}
+        return mine != {partition.number for partition in self._owned()}
 
     def _beat(self) -> None:
         sent = time.monotonic()
