@@ -4,12 +4,15 @@ import threading
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 
+from redis.exceptions import RedisError
+
 from app.cli.exits import ExitCode
 from app.cli.options import add_common, add_settings, settings_of
 from app.endpoint import require_server
 from app.inspection import refuse_unfit_server
 from app.logs import setup_logging
 from app.signals import stop_on_signals
+from feedback.errors import QueueUnavailable
 from feedback.settings import Settings
 
 HARD_EXIT_MARGIN_S = 3.0
@@ -35,5 +38,8 @@ def serve(arguments: Namespace, process: Callable[[Settings, threading.Event], N
     stop = threading.Event()
     grace_s = settings.shutdown_grace + HARD_EXIT_MARGIN_S
     with stop_on_signals(stop, grace_s=grace_s, exit_code=ExitCode.INFRASTRUCTURE):
-        process(settings, stop)
+        try:
+            process(settings, stop)
+        except RedisError as error:
+            raise QueueUnavailable(f"Redis: {error}") from error
     return ExitCode.SUCCESS
