@@ -118,10 +118,11 @@ def has_nothing_waiting(redis: Redis, partition: PartitionId) -> bool:
 
 
 @contextlib.contextmanager
-def worker_process(settings: Settings, home: Path) -> Iterator[Child]:
+def worker_process(settings: Settings) -> Iterator[Child]:
     """A worker as a process of its own; whatever became of it, it is gone at the end."""
     command = (sys.executable, "-P", "-m", "app.cli", "worker")
-    child = Child("worker", command, log=home / "worker.log", environ=child_environ(settings))
+    log = Path(settings.sessions).with_name("worker.log")
+    child = Child("worker", command, log=log, environ=child_environ(settings))
     child.start()
     try:
         yield child

@@ -250,7 +250,7 @@ def test_two_stock_workers_on_one_partition(
 
 
 def test_what_a_killed_worker_had_claimed_is_finished_first(
-    settings: Settings, client: FeedbackClient, queue: Queue, redis_client: Redis, tmp_path: Path
+    settings: Settings, client: FeedbackClient, queue: Queue, redis_client: Redis
 ) -> None:
     """RQ's housekeeping, which a stock worker runs, does not touch it either."""
     partition = partition_of(settings, SESSION)
@@ -260,7 +260,7 @@ def test_what_a_killed_worker_had_claimed_is_finished_first(
     with Proxy(settings.redis_url) as proxy:
         trap = proxy.hold_reply(runs(_claim))
         through = msgspec.structs.replace(settings, redis_url=proxy.url)
-        with worker_process(through, tmp_path) as process:
+        with worker_process(through) as process:
             trap.wait()
             send(process, signal.SIGKILL)
     assert redis_client.llen(keys.claimed(partition)) == 3
