@@ -33,6 +33,8 @@ from feedback.errors import (
     StoreForeign,
     StoreUnavailable,
 )
+from feedback.live import LiveSession, LiveSessions
+from feedback.live_aio import AsyncLiveSession, AsyncLiveSessions
 from feedback.model import Item, Rating, SessionIdentity
 from feedback.requests import Delete, Put, parse_request
 from feedback.results import (
@@ -51,6 +53,8 @@ from feedback.results import (
 __all__ = [
     "Absent",
     "AsyncFeedbackClient",
+    "AsyncLiveSession",
+    "AsyncLiveSessions",
     "AsyncTicket",
     "CommandExpired",
     "CommandFailed",
@@ -66,6 +70,8 @@ __all__ = [
     "InvalidRequest",
     "Item",
     "ItemList",
+    "LiveSession",
+    "LiveSessions",
     "LogAmbiguous",
     "LogCorrupt",
     "LogFailure",
