@@ -41,6 +41,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds after which a silent worker's partitions are taken over."""
     max_attempts: Positive = 10
     """Tries of a command whose barrier fails retryably, before it goes to the failed registry."""
+    flush_timeout: Seconds = 2.0
+    """Seconds that a Session's live owner has to flush its log before a command's try counts as failed."""
     shutdown_grace: Seconds = 10.0
     """Seconds that a worker may take to finish its batch after SIGTERM."""
     io_threads: Annotated[int, Meta(ge=1, le=64)] = 8

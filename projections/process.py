@@ -8,8 +8,11 @@ from pathlib import Path
 from threading import Event as StopEvent
 
 from redis import Redis
+from redis.exceptions import RedisError
 
 from feedback.connection import connect
+from feedback.errors import QueueUnavailable
+from feedback.live_owners import live_owners
 from feedback.model import SessionIdentity
 from feedback.settings import Settings
 from persistence.session_log import SessionLogs
@@ -20,17 +23,26 @@ from projections.runner import Follower
 _log = logging.getLogger(__name__)
 
 
-class LoggedIdentities:
-    """The identities of Sessions that have a log (`projections.resolving.IdentitySource`)."""
+class CurrentIdentities:
+    """The identities of Sessions that have a log or a live owner (`projections.resolving.IdentitySource`)."""
 
-    def __init__(self, logs: SessionLogs) -> None:
+    def __init__(self, logs: SessionLogs, redis: Redis) -> None:
         self._logs = logs
+        self._redis = redis
 
     def identity(self, session_id: str) -> SessionIdentity | None:
         view = self._logs.peek(session_id)
         if view is None:
             view = self._logs.inspect(session_id)
-        return None if view is None else view.identity
+        return self._of_owner(session_id) if view is None else view.identity
+
+    def _of_owner(self, session_id: str) -> SessionIdentity | None:
+        """A Session that is live but was never written yet is one all the same (CONTRACT, "Rules of `put`", 3)."""
+        try:
+            owner = live_owners(self._redis, (session_id,)).get(session_id)
+        except RedisError as error:
+            raise QueueUnavailable(f"Redis: {error}") from error
+        return None if owner is None else owner.identity
 
 
 def run_projector(settings: Settings, stop: StopEvent, *, connect_to: Callable[[str], Redis] = connect) -> None:
@@ -46,8 +58,9 @@ def run_projector(settings: Settings, stop: StopEvent, *, connect_to: Callable[[
     """
     with ExitStack() as closing_down:
         store = closing_down.enter_context(closing(open_store(settings.sidecar_url)))
-        identities = LoggedIdentities(SessionLogs(Path(settings.sessions), index_bytes=settings.index_bytes))
-        clients = [closing_down.enter_context(closing(connect_to(settings.redis_url))) for _ in range(2)]
+        clients = [closing_down.enter_context(closing(connect_to(settings.redis_url))) for _ in range(3)]
+        logs = SessionLogs(Path(settings.sessions), index_bytes=settings.index_bytes)
+        identities = CurrentIdentities(logs, clients[2])
         readers = closing_down.enter_context(ThreadPoolExecutor(settings.io_threads, "session-log"))
         parts = closing_down.enter_context(ThreadPoolExecutor(2, "projector"))
         follower = Follower(clients[0], store)

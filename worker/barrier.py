@@ -5,9 +5,21 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
+from msgspec import Struct
+
 from feedback.errors import FeedbackError
-from persistence.session_log import LogView, SessionLogs
+from feedback.flushing import LiveOwner
+from persistence.session_log import SessionLogs
+from worker.core.live import FlushNeeded, FlushOutcome, Unrated, after_flush, must_flush
 from worker.core.rules import Barrier
+
+
+class Need(Struct, frozen=True, kw_only=True):
+    """What is asked about one Session: whether its log must be durable, who holds it open, and how its flush went."""
+
+    durable: bool
+    owner: LiveOwner | None = None
+    flush: FlushOutcome | None = None
 
 
 class LogBarrier:
@@ -21,21 +33,20 @@ class LogBarrier:
         self._logs = logs
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="barrier")
 
-    def check(self, sessions: Mapping[str, bool]) -> dict[str, Barrier]:
-        """The barrier's answer for each Session id; True means that its log must be durable."""
+    def check(self, needs: Mapping[str, Need]) -> dict[str, Barrier]:
+        """The barrier's answer for each Session id; `FlushNeeded` where a live owner has to flush first."""
         answers: dict[str, Barrier] = {}
         grown = []
-        for session_id, durable in sessions.items():
+        for session_id, need in needs.items():
             if self._logs.peek(session_id) is None:
                 grown.append(session_id)
             else:
-                answers[session_id] = self._answer(session_id, durable=durable)
+                answers[session_id] = self._answer(session_id, need)
         if len(grown) == 1:
-            answers[grown[0]] = self._answer(grown[0], durable=sessions[grown[0]])
+            answers[grown[0]] = self._answer(grown[0], needs[grown[0]])
         else:
             reading: dict[str, Future[Barrier]] = {
-                session_id: self._pool.submit(self._answer, session_id, durable=sessions[session_id])
-                for session_id in grown
+                session_id: self._pool.submit(self._answer, session_id, needs[session_id]) for session_id in grown
             }
             answers |= {session_id: future.result() for session_id, future in reading.items()}
         return answers
@@ -52,9 +63,21 @@ class LogBarrier:
     ) -> None:
         self.close()
 
-    def _answer(self, session_id: str, *, durable: bool) -> Barrier:
+    def _answer(self, session_id: str, need: Need) -> Barrier:
         try:
-            view: LogView | None = self._logs.make_durable(session_id) if durable else self._logs.inspect(session_id)
+            if need.durable:
+                return self._durable(session_id, need.owner, need.flush)
+            view = self._logs.inspect(session_id)
+            return Unrated(need.owner.identity) if view is None and need.owner is not None else view
         except FeedbackError as error:
             return error
-        return view
+
+    def _durable(self, session_id: str, owner: LiveOwner | None, flush: FlushOutcome | None) -> Barrier:
+        if isinstance(flush, FeedbackError):
+            return flush
+        if flush is not None:
+            view = self._logs.make_durable(session_id)
+            return after_flush(view, 0 if view is None else view.events, flush)
+        if owner is not None and must_flush(self._logs.inspect(session_id), owner):
+            return FlushNeeded(owner)
+        return self._logs.make_durable(session_id)

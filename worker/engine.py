@@ -9,11 +9,13 @@ from msgspec import Struct
 from feedback.commands import PutCommand
 from feedback.errors import CommandFailed, FeedbackError
 from feedback.failures import failure_of
+from feedback.flushing import LiveOwner
 from feedback.partitions import PartitionId
 from persistence.sidecar.store import SidecarStore
-from worker.barrier import LogBarrier
+from worker.barrier import LogBarrier, Need
 from worker.claims import Claim, Claimed, Ending, Failed, Malformed
 from worker.core.batching import Deferred, Outcome, Pending, Refused, decide_batch
+from worker.core.live import FlushOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -50,15 +52,25 @@ class Engine:
         self._clock_ms = clock_ms
         self._new_version = new_version
 
-    def process(self, batch: Sequence[Claimed], owned: Mapping[PartitionId, Ownership]) -> Processed:
+    def process(
+        self,
+        batch: Sequence[Claimed],
+        owned: Mapping[PartitionId, Ownership],
+        live: Mapping[str, LiveOwner],
+        flushes: Mapping[str, FlushOutcome],
+    ) -> Processed:
         """Process claims in order and commit what they come to. Running a batch again gives the same answers.
+
+        `live` are the Sessions' live owners, `flushes` what came of flushes that were asked for these commands.
+        A Session whose owner has yet to flush is deferred with `FlushNeeded`.
 
         Raises:
             PartitionsFenced: some partition has a newer owner; nothing was committed.
             StoreUnavailable: nothing was committed, or the store cannot say; run the batch again.
         """
         claims = [claim for claim in batch if isinstance(claim, Claim)]
-        outcomes = dict(zip(map(id, claims), self._outcomes(claims, owned), strict=True))
+        needs = _needs(claims, live, flushes)
+        outcomes = dict(zip(map(id, claims), self._outcomes(claims, owned, needs), strict=True))
         ended: list[tuple[Claimed, Ending]] = []
         deferred: list[tuple[Claim, FeedbackError]] = []
         for claim in batch:
@@ -72,22 +84,39 @@ class Engine:
                 ended.append((claim, Failed.of(outcome.error) if isinstance(outcome, Refused) else outcome))
         return Processed(ended, deferred)
 
-    def _outcomes(self, claims: Sequence[Claim], owned: Mapping[PartitionId, Ownership]) -> "list[Outcome | Failed]":
+    def _outcomes(
+        self, claims: Sequence[Claim], owned: Mapping[PartitionId, Ownership], needs: Mapping[str, Need]
+    ) -> Sequence[Outcome | Failed]:
         if not claims:
-            return []
+            return ()
         try:
-            return list(self._commit(claims, owned))
+            return self._commit(claims, owned, needs)
         except FeedbackError:
             raise
         except Exception:
             if len(claims) == 1:
                 logger.exception("command broke command_id=%s", claims[0].command.command_id)
-                return [_broken()]
-            # One of them breaks the code: run them one by one, so that it takes no other with it.
-            return [outcome for claim in claims for outcome in self._outcomes([claim], owned)]
+                return (_broken(),)
+        return self._one_by_one(claims, owned, needs)
 
-    def _commit(self, claims: Sequence[Claim], owned: Mapping[PartitionId, Ownership]) -> Sequence[Outcome]:
-        barriers = self._barrier.check(_sessions(claims))
+    def _one_by_one(
+        self, claims: Sequence[Claim], owned: Mapping[PartitionId, Ownership], needs: Mapping[str, Need]
+    ) -> Sequence[Outcome | Failed]:
+        """One of the commands breaks the code: let it take no other with it, and keep each Session's order."""
+        outcomes: list[Outcome | Failed] = []
+        deferred: dict[str, Deferred] = {}
+        for claim in claims:
+            session_id = claim.command.session_id
+            outcome = deferred.get(session_id) or self._outcomes([claim], owned, needs)[0]
+            if isinstance(outcome, Deferred):
+                deferred[session_id] = outcome
+            outcomes.append(outcome)
+        return outcomes
+
+    def _commit(
+        self, claims: Sequence[Claim], owned: Mapping[PartitionId, Ownership], needs: Mapping[str, Need]
+    ) -> Sequence[Outcome]:
+        barriers = self._barrier.check({claim.command.session_id: needs[claim.command.session_id] for claim in claims})
         partitions = {claim.partition: owned[claim.partition] for claim in claims}
         batch = [
             Pending(
@@ -119,13 +148,18 @@ class Engine:
         return decisions.outcomes
 
 
-def _sessions(claims: Sequence[Claim]) -> dict[str, bool]:
-    """The Sessions to check; True where a put needs the log durable."""
-    sessions: dict[str, bool] = {}
+def _needs(
+    claims: Sequence[Claim], live: Mapping[str, LiveOwner], flushes: Mapping[str, FlushOutcome]
+) -> dict[str, Need]:
+    """What the barrier has to see to: only a put needs the log durable."""
+    durable: dict[str, bool] = {}
     for claim in claims:
         session_id = claim.command.session_id
-        sessions[session_id] = sessions.get(session_id, False) or isinstance(claim.command, PutCommand)
-    return sessions
+        durable[session_id] = durable.get(session_id, False) or isinstance(claim.command, PutCommand)
+    return {
+        session_id: Need(durable=needed, owner=live.get(session_id), flush=flushes.get(session_id))
+        for session_id, needed in durable.items()
+    }
 
 
 def _broken() -> Failed:

@@ -5,7 +5,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from redis.exceptions import RedisError
 
@@ -13,13 +13,16 @@ from feedback import keys
 from feedback.connection import BLOCK_S
 from feedback.errors import StoreUnavailable
 from feedback.flows import wall_clock_ms
+from feedback.live_owners import live_owners
 from feedback.partitions import PartitionId
 from persistence.sidecar.store import PartitionsFenced
 from worker import topology as topologies
 from worker.acknowledge import acknowledge, publish_missing
 from worker.claims import Claim, Claimed, ClaimQueue
 from worker.core import retry
+from worker.core.live import FlushOutcome
 from worker.engine import Ownership
+from worker.flush import FlushDesk, new_request_id, read_reply
 from worker.keeper import LeaseKeeper
 from worker.leases import LeaseTable
 from worker.parking import ParkingLot
@@ -64,6 +67,7 @@ class PartitionLoop:
         self._table = LeaseTable(runtime.redis, worker_id, runtime.topology, ttl_s)
         self._keeper = LeaseKeeper(self._table, runtime.topology.partitions, ttl_s, self.partitions)
         self._queue = ClaimQueue(runtime.redis, worker_id, runtime.settings)
+        self._desk = FlushDesk(runtime.redis, worker_id, runtime.settings.flush_timeout)
         self._owned: dict[PartitionId, _Owned] = {}
         self._ready: set[PartitionId] = set()
         self._acted_on = 0.0
@@ -119,9 +123,9 @@ class PartitionLoop:
             time.sleep(self._settings.lease_ttl / 50)
             return
         self._claim()
-        batch = self._batch()
+        batch, flushes = self._batch()
         if batch:
-            self._process(batch)
+            self._process(batch, flushes)
         elif not self._ready:
             self._await_work()
 
@@ -143,16 +147,22 @@ class PartitionLoop:
             if not batch.more or self._is_crowded(owned):
                 self._ready.discard(partition)
 
-    def _batch(self) -> list[Claimed]:
+    def _batch(self) -> tuple[list[Claimed], dict[str, FlushOutcome]]:
+        """What is to be tried now, and what came of the flushes that some of it waited for."""
         now = time.monotonic()
         batch: list[Claimed] = []
+        flushes: dict[str, FlushOutcome] = {}
         for owned in self._owned.values():
-            batch += owned.lot.due(now)
+            due = owned.lot.due(now)
+            flushes |= due.flushes
+            batch += due.claims
             batch += owned.waiting
-        return batch
+        return batch, flushes
 
-    def _process(self, batch: Sequence[Claimed]) -> None:
-        processed = self._engine.process(batch, {p: owned.ownership for p, owned in self._owned.items()})
+    def _process(self, batch: Sequence[Claimed], flushes: Mapping[str, FlushOutcome]) -> None:
+        ownerships = {partition: owned.ownership for partition, owned in self._owned.items()}
+        sessions = {claim.command.session_id for claim in batch if isinstance(claim, Claim)}
+        processed = self._engine.process(batch, ownerships, live_owners(self._redis, sessions), flushes)
         endings = list(processed.ended)
         now = time.monotonic()
         for partition in {claim.partition for claim in batch}:
@@ -165,6 +175,19 @@ class PartitionLoop:
         acknowledge(self._queue, self._store, endings)
         for owned in self._owned.values():
             owned.waiting.clear()
+        self._ask_for_flushes()
+
+    def _ask_for_flushes(self) -> None:
+        """Sessions that wait for a flush by their owner are parked until it answers."""
+        asked = [
+            (owned.lot, new_request_id(), owner)
+            for owned in self._owned.values()
+            for owner in owned.lot.flushes_needed()
+        ]
+        if asked:
+            until = self._desk.request({request_id: owner for _, request_id, owner in asked})
+            for lot, request_id, owner in asked:
+                lot.flush_requested(owner.session_id, request_id, until)
 
     def _is_crowded(self, owned: _Owned) -> bool:
         return self._queue.is_crowded(owned.held(), owned.lot.size())
@@ -180,6 +203,9 @@ class PartitionLoop:
                 self._ready.add(PartitionId(self._topology.generation, int(hint)))
             elif hint == b"lease":
                 self._keeper.nudge()
+            elif (reply := read_reply(hint)) is not None:
+                for owned in self._owned.values():
+                    owned.lot.flush_answered(reply, time.monotonic())
             else:
                 self._ready.update(self._owned)
 

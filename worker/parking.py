@@ -1,22 +1,43 @@
-"""Sessions whose barrier fails retryably wait here, in order, while all others go on (DESIGN, "One batch")."""
+"""Sessions that have to wait: for a flush by their live owner, or for another try after a retryable failure.
 
+Their commands stay claimed, in order, while all other Sessions go on (DESIGN, "One batch").
+"""
+
+import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+
+from msgspec import Struct
 
 from feedback.errors import FeedbackError
+from feedback.flushing import FlushReply, LiveOwner
 from worker.claims import Claim, Ending, Failed
 from worker.core import retry
+from worker.core.live import FlushNeeded, FlushOutcome, outcome_of, unanswered
 
 
 class _Parked:
+    """One Session's commands: the first `covered` of them may be tried at `due_s`, the rest came later."""
+
     def __init__(self) -> None:
         self.claims: deque[Claim] = deque()
+        self.covered = 0
         self.attempts = 0
         self.due_s = 0.0
+        self.request_id: str | None = None
+        self.owner: LiveOwner | None = None
+        self.flush: FlushOutcome | None = None
+
+
+class Due(Struct, frozen=True):
+    """Commands to be tried now, and what came of the flushes that they waited for."""
+
+    claims: Sequence[Claim]
+    flushes: dict[str, FlushOutcome]
 
 
 class ParkingLot:
-    """One partition's parked commands: claimed, not finished, tried again with backoff. Times are monotonic seconds."""
+    """One partition's parked commands. Times are monotonic seconds."""
 
     def __init__(self, max_attempts: int, jitter: Callable[[], float]) -> None:
         self._max_attempts = max_attempts
@@ -43,9 +64,21 @@ class ParkingLot:
         """When the next Session is to be tried again."""
         return min((parked.due_s for parked in self._sessions.values()), default=None)
 
-    def due(self, now_s: float) -> list[Claim]:
-        """Commands of the Sessions whose time has come; they stay parked until `settle` says how they ended."""
-        return [claim for parked in self._sessions.values() if parked.due_s <= now_s for claim in parked.claims]
+    def due(self, now_s: float) -> Due:
+        """The Sessions whose time has come; they stay parked until `settle` says how they ended."""
+        claims: list[Claim] = []
+        flushes: dict[str, FlushOutcome] = {}
+        for session_id, parked in self._sessions.items():
+            if parked.due_s > now_s:
+                continue
+            if parked.request_id is not None and parked.owner is not None:
+                parked.flush, parked.request_id = unanswered(parked.owner), None
+            if parked.flush is not None:
+                flushes[session_id] = parked.flush
+            else:
+                parked.covered = len(parked.claims)
+            claims += (parked.claims[place] for place in range(parked.covered))
+        return Due(claims, flushes)
 
     def settle(
         self, tried: Iterable[Claim], deferred: Iterable[tuple[Claim, FeedbackError]], now_s: float
@@ -54,30 +87,60 @@ class ParkingLot:
 
         `tried` are all claims of the batch, `deferred` those that must wait, both in claim order.
         """
-        waiting: dict[str, list[tuple[Claim, FeedbackError]]] = {}
+        waiting: dict[str, list[tuple[Claim, FeedbackError]]] = {claim.command.session_id: [] for claim in tried}
         for claim, error in deferred:
-            waiting.setdefault(claim.command.session_id, []).append((claim, error))
-        for session_id in {claim.command.session_id for claim in tried} - waiting.keys():
-            self._sessions.pop(session_id, None)
+            waiting[claim.command.session_id].append((claim, error))
         given_up: list[tuple[Claim, Ending]] = []
         for session_id, claims in waiting.items():
-            given_up += self._park(session_id, claims, now_s)
+            given_up += self._settle(session_id, claims, now_s)
         return given_up
 
-    def _park(
-        self, session_id: str, claims: list[tuple[Claim, FeedbackError]], now_s: float
+    def flushes_needed(self) -> list[LiveOwner]:
+        """The owners that have to flush before their Sessions' commands can be tried."""
+        return [
+            parked.owner
+            for parked in self._sessions.values()
+            if parked.owner is not None and parked.request_id is None and parked.due_s == math.inf
+        ]
+
+    def flush_requested(self, session_id: str, request_id: str, patience_until_s: float) -> None:
+        """The owner was asked; without an answer by then, the flush has failed."""
+        parked = self._sessions[session_id]
+        parked.request_id, parked.due_s = request_id, patience_until_s
+        # What is claimed from now on may be about messages that this flush does not reach.
+        parked.covered = len(parked.claims)
+
+    def flush_answered(self, reply: FlushReply, now_s: float) -> None:
+        """An owner answered; the commands that waited for it can be tried now."""
+        for parked in self._sessions.values():
+            if parked.owner is not None and parked.request_id == reply.request_id:
+                parked.request_id, parked.due_s = None, now_s
+                parked.flush = outcome_of(reply, parked.owner)
+
+    def _settle(
+        self, session_id: str, undone: list[tuple[Claim, FeedbackError]], now_s: float
     ) -> list[tuple[Claim, Ending]]:
-        parked = self._sessions.setdefault(session_id, _Parked())
-        if parked.claims and parked.claims[0] is not claims[0][0]:
+        parked = self._sessions.get(session_id) or _Parked()
+        first = parked.claims[0] if parked.claims else None
+        later = list(parked.claims)[parked.covered :]
+        parked.claims = deque([*(claim for claim, _ in undone), *later])
+        parked.flush, parked.owner, parked.due_s = None, None, now_s
+        if undone and undone[0][0] is not first:
             parked.attempts = 0  # its first command got through, another one waits now
-        parked.claims = deque(claim for claim, _ in claims)
+        given_up = self._defer(parked, undone[0][1], now_s) if undone else []
+        if parked.claims:
+            self._sessions[session_id] = parked
+        else:
+            self._sessions.pop(session_id, None)
+        return given_up
+
+    def _defer(self, parked: _Parked, error: FeedbackError, now_s: float) -> list[tuple[Claim, Ending]]:
+        if isinstance(error, FlushNeeded):
+            parked.owner, parked.due_s = error.owner, math.inf
+            return []
         parked.attempts += 1
         if parked.attempts < self._max_attempts:
             parked.due_s = now_s + retry.delay(parked.attempts, self._jitter())
             return []
-        first, error = claims[0]
-        parked.claims.popleft()
-        parked.attempts, parked.due_s = 0, now_s
-        if not parked.claims:
-            del self._sessions[session_id]
-        return [(first, Failed.of(error))]
+        parked.attempts = 0
+        return [(parked.claims.popleft(), Failed.of(error))]

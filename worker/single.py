@@ -1,6 +1,7 @@
 """One command outside the loop: under its partition's lease and fence, after whatever was claimed before it."""
 
 import time
+from collections.abc import Mapping, Sequence
 from uuid import uuid4
 
 from feedback import keys
@@ -9,16 +10,19 @@ from feedback.connection import BLOCK_S
 from feedback.errors import QueueUnavailable
 from feedback.events import Event
 from feedback.failures import error_of
+from feedback.live_owners import live_owners
 from feedback.partitions import PartitionId
 from persistence.sidecar.store import PartitionsFenced
 from worker.acknowledge import acknowledge, publish_missing
 from worker.claims import Claim, Claimed, ClaimQueue, Failed
 from worker.core.batching import Answered
-from worker.engine import Ownership
+from worker.core.live import FlushNeeded
+from worker.core.shares import SINGLE_PREFIX
+from worker.engine import Ownership, Processed
+from worker.flush import FlushDesk
 from worker.leases import LeaseTable
 from worker.runtime import Runtime
 
-_PREFIX = "rq-job-"
 _PATIENCE_TTLS = 4
 
 
@@ -32,7 +36,7 @@ def apply_one(runtime: Runtime, command: Command) -> Event:
         FeedbackError: the command failed, or could not have its turn in time (`QueueUnavailable`).
     """
     partition = runtime.topology.partition_of(command.session_id)
-    table = LeaseTable(runtime.redis, f"{_PREFIX}{uuid4().hex}", runtime.topology, runtime.settings.lease_ttl)
+    table = LeaseTable(runtime.redis, f"{SINGLE_PREFIX}{uuid4().hex}", runtime.topology, runtime.settings.lease_ttl)
     deadline = time.monotonic() + _PATIENCE_TTLS * runtime.settings.lease_ttl
     try:
         while True:
@@ -52,7 +56,7 @@ def apply_one(runtime: Runtime, command: Command) -> Event:
 def _take_turn(runtime: Runtime, table: LeaseTable, partition: PartitionId, deadline: float) -> None:
     while True:
         owner = table.owner(partition.number)
-        polite = owner is not None and owner.startswith(_PREFIX) and runtime.redis.exists(keys.worker_session(owner))
+        polite = owner is not None and owner.startswith(SINGLE_PREFIX) and runtime.redis.exists(keys.worker_session(owner))
         if not polite and table.seize(partition.number, owner):
             return
         if time.monotonic() > deadline:
@@ -73,7 +77,7 @@ def _apply(runtime: Runtime, table: LeaseTable, partition: PartitionId, command:
     ownership = {partition: Ownership(fence.epoch, fence.sequence)}
     earlier = _claim(queue, partition, left.commands)
     own = Claim(partition, command.command_id.encode(), command, digest_of(command), 0)
-    processed = runtime.engine.process([*earlier, own], ownership)
+    processed = _process(runtime, table.worker_id, [*earlier, own], ownership)
     acknowledge(
         queue, runtime.store, [(claim, end) for claim, end in processed.ended if not _is_failed(claim, end, own)]
     )
@@ -84,6 +88,22 @@ def _apply(runtime: Runtime, table: LeaseTable, partition: PartitionId, command:
         if claim is own and isinstance(ending, Failed):
             raise error_of(ending.failure)
     raise next(error for claim, error in processed.deferred if claim is own)
+
+
+def _process(
+    runtime: Runtime, worker_id: str, batch: Sequence[Claimed], ownership: Mapping[PartitionId, Ownership]
+) -> Processed:
+    """Process a batch, and once more what had to wait for a flush by its Session's live owner."""
+    live = live_owners(runtime.redis, {claim.command.session_id for claim in batch if isinstance(claim, Claim)})
+    first = runtime.engine.process(batch, ownership, live, {})
+    owners = {error.owner.session_id: error.owner for _, error in first.deferred if isinstance(error, FlushNeeded)}
+    if not owners:
+        return first
+    flushes = FlushDesk(runtime.redis, worker_id, runtime.settings.flush_timeout).ask(owners.values())
+    again = [claim for claim, _ in first.deferred if claim.command.session_id in owners]
+    second = runtime.engine.process(again, ownership, live, flushes)
+    others = [(claim, error) for claim, error in first.deferred if claim.command.session_id not in owners]
+    return Processed([*first.ended, *second.ended], [*others, *second.deferred])
 
 
 def _claim(queue: ClaimQueue, partition: PartitionId, most: int) -> list[Claimed]:

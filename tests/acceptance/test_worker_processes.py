@@ -2,10 +2,11 @@
 
 import functools
 import signal
+import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import cycle
 from pathlib import Path
 
@@ -27,7 +28,7 @@ SESSIONS = [f"session-{number}" for number in range(24)]
 
 @pytest.fixture
 def settings(valkey_url: str, redis_client: Redis, tmp_path: Path) -> Settings:
-    settings = settings_for(valkey_url, tmp_path, partitions=6)
+    settings = settings_for(valkey_url, tmp_path, partitions=6, event_retention=1_000_000)
     for session_id in SESSIONS:
         write_session(settings, session_id, "m1", "m2")
     return settings
@@ -119,12 +120,32 @@ def finish(redis: Redis, settings: Settings, logs: Path) -> None:
         wait_until(lambda: is_idle(redis, settings), "everything is finished")
 
 
+def freeze_outside_commit(worker: Child, settings: Settings) -> None:
+    """SIGSTOP, but not while it holds SQLite's write lock: no other process could commit until it is killed or thawed.
+
+    That is SQLite's nature, not the fence's (docs/operations.md).
+    """
+    path = settings.sidecar_url.removeprefix("sqlite:///")
+
+    def frozen() -> bool:
+        kill(worker, signal.SIGSTOP)
+        with closing(sqlite3.connect(path, timeout=0.2, isolation_level=None)) as database:
+            try:
+                database.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                kill(worker, signal.SIGCONT)
+                return False
+            return True
+
+    wait_until(frozen, "the worker is stopped between two commits")
+
+
 def test_a_frozen_worker_that_wakes_up_commits_nothing(redis_client: Redis, settings: Settings, tmp_path: Path) -> None:
     with children("worker", settings=settings, logs=tmp_path) as running, load(settings.redis_url) as tickets:
         for _ in range(2):
             wait_for_work(tickets, redis_client, 100)
             frozen: Child = running[-1]
-            kill(frozen, signal.SIGSTOP)
+            freeze_outside_commit(frozen, settings)
             before = owners(redis_client)
             running.append(child("worker", settings, tmp_path))
             wait_until(functools.partial(taken_over, redis_client, before), "another takes all over")

@@ -1,0 +1,42 @@
+"""Finding the live owners of Sessions: for workers, which ask them to flush, and projectors, which ask who exists."""
+
+import logging
+from collections.abc import Iterable
+
+from redis import Redis
+
+from feedback import keys
+from feedback.flushing import LiveOwner
+from feedback.model import SessionIdentity
+from feedback.scripting import Script
+
+logger = logging.getLogger(__name__)
+
+_owners_of = Script("feedback", "owners_of")
+
+
+def live_owners(redis: Redis, session_ids: Iterable[str]) -> dict[str, LiveOwner]:
+    """The owners of those of these Sessions that some host holds open right now, in one round trip.
+
+    Raises:
+        RedisError: the server could not say.
+    """
+    asked = tuple(session_ids)
+    if not asked:
+        return {}
+    replies = _owners_of(redis, [keys.live(session_id) for session_id in asked], (keys.OWNER_PREFIX,))
+    found = (_owner(session_id, reply) for session_id, reply in zip(asked, replies, strict=True) if reply)
+    return {owner.session_id: owner for owner in found if owner is not None}
+
+
+def _owner(session_id: str, reply: list[bytes | None]) -> LiveOwner | None:
+    """A registration as its owner, or None when it is not one: it is a key that anybody may have written."""
+    owner, session, created_at, cwd = reply
+    try:
+        if owner is None or session is None or created_at is None or session.decode() != session_id:
+            return None
+        identity = SessionIdentity(created_at=int(created_at), cwd=None if cwd is None else cwd.decode())
+        return LiveOwner(owner_id=owner.decode(), session_id=session_id, identity=identity)
+    except ValueError:
+        logger.warning("a live Session's registration is malformed key=%s", keys.live(session_id))
+        return None

@@ -1,0 +1,71 @@
+"""What a Session's live owner changes in the barrier's answer (pure; CONTRACT, "Rules of `put`", 3 to 5)."""
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from feedback.errors import Disposition, FeedbackError, FlushFailed, FlushUnanswered
+from feedback.flushing import FlushReply, LiveOwner
+from feedback.model import SessionIdentity
+from worker.core.rules import Barrier, DurableLog
+
+
+class FlushNeeded(FeedbackError):
+    """The Session's live owner has to flush before its log can be judged. Never leaves the worker."""
+
+    disposition = Disposition.RETRYABLE
+
+    def __init__(self, owner: LiveOwner) -> None:
+        super().__init__(f"Session {owner.session_id!r} waits for a flush by {owner.owner_id}")
+        self.owner = owner
+
+
+class Flushed(Struct, frozen=True):
+    """An owner says that it flushed: under this identity, so many events (None: it does not count them)."""
+
+    identity: SessionIdentity
+    durable: int | None
+
+
+FlushOutcome: TypeAlias = Flushed | FeedbackError
+
+
+class Unrated(Struct, frozen=True):
+    """A Session in which no message can be rated: live but without a log, or with a log of another life."""
+
+    identity: SessionIdentity
+
+    def eligible(self, message_id: str) -> bool:
+        del message_id
+        return False
+
+
+def outcome_of(reply: FlushReply, owner: LiveOwner) -> FlushOutcome:
+    """What an owner's reply comes to."""
+    match reply.status:
+        case "flushed":
+            return Flushed(owner.identity, reply.durable)
+        case "failed":
+            return FlushFailed(f"the live owner of Session {owner.session_id!r} could not flush: {reply.reason}")
+        case "detached":
+            # The next try looks anew who holds it, if anybody does.
+            return FlushUnanswered(f"the live owner of Session {owner.session_id!r} let go of it while it was asked")
+
+
+def unanswered(owner: LiveOwner) -> FlushUnanswered:
+    """What comes of a flush that was asked for in vain."""
+    return FlushUnanswered(f"the live owner of Session {owner.session_id!r} did not answer a flush request in time")
+
+
+def must_flush(log: DurableLog | None, owner: LiveOwner) -> bool:
+    """Whether the owner writes the log that stands there, or one that does not stand there yet."""
+    return log is None or log.identity == owner.identity
+
+
+def after_flush(log: DurableLog | None, events: int, flushed: Flushed) -> Barrier:
+    """Judge what was physically read after a flush: the owner's word alone never counts."""
+    if log is None or log.identity != flushed.identity:
+        return Unrated(flushed.identity)
+    if flushed.durable is not None and events < flushed.durable:
+        return FlushFailed(f"the owner says that {flushed.durable} events are durable, the log holds {events}")
+    return log
