@@ -136,7 +136,7 @@ class LiveCore(Generic[F]):
             self.requests.close(registration)
 
     def receive(self, data: object) -> Registration[F] | None:
-        """What came on the owner's list (None: nothing for a while); the registration whose flush is due by it, if any."""
+        """What came on the owner's list (None: nothing for a while); the registration whose flush is due by it."""
         self._deafness = 0
         if data == _FAREWELL and self.closing:
             self._drained = True
@@ -201,17 +201,17 @@ class LiveCore(Generic[F]):
         return max(0.0, min(due) - now)
 
     def _plan(self, now: float) -> _Step | None:
-        """The most urgent work: to stay alive, then to let go before saying so, then answers, then the rest."""
+        """The most urgent work: to stay alive, then what changed before the answers that say so, then the rest."""
         if self._known and not self._gone and now >= self._next_beat:
             return self._holding(now)
         last = self.closing and not self.requests.flushing and not self._gone
         if self._leaving or last:
             return self._letting_go(last=last and len(self._leaving) <= BATCH)
+        if self._arriving:
+            return self._holding(now)
         if (step := self._replying()) is not None:
             return step
-        if self._arriving or (self._renewing and not self._gone):
-            return self._holding(now)
-        return None
+        return self._holding(now) if self._renewing and not self._gone else None
 
     def _holding(self, now: float) -> _Step:
         """A heartbeat, with as many Sessions to register and to renew as go into one call."""
