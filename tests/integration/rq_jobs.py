@@ -23,11 +23,12 @@ from feedback import keys
 from feedback.commands import SCHEMA, Command, PutCommand
 from feedback.events import Event, decode_event
 from feedback.flows import wall_clock_ms
-from feedback.partitions import PartitionId, Topology
+from feedback.partitions import PartitionId
 from feedback.requests import Put
 from feedback.settings import Settings
 from feedback.wire import FUNCTION, Serializer
 from persistence.session_log.catalog import Catalog
+from persistence.sidecar import open_store
 from worker import jobs
 from worker import topology as topologies
 
@@ -58,11 +59,10 @@ def partition_of(settings: Settings, session_id: str) -> PartitionId:
     return PartitionId(1, crc32(session_id.encode()) % settings.partitions)
 
 
-def publish_topology(redis: Redis, settings: Settings) -> None:
-    """What the first worker will find and agree with: clients may enqueue before it is there."""
-    topologies.publish(
-        redis, Topology(generation=1, partitions=settings.partitions, max_note_bytes=settings.max_note_bytes)
-    )
+def set_up(redis: Redis, settings: Settings) -> None:
+    """Store and Redis as a first worker leaves them: clients may enqueue while nobody serves."""
+    with contextlib.closing(open_store(settings.sidecar_url)) as store:
+        topologies.establish(redis, store, settings)
 
 
 def stock_queue(redis: Redis, settings: Settings, session_id: str, *, is_async: bool = True) -> Queue:

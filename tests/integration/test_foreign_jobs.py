@@ -31,10 +31,10 @@ from tests.integration.rq_jobs import (
     fetch,
     has_nothing_waiting,
     partition_of,
-    publish_topology,
     put_command,
     request_of,
     results_of,
+    set_up,
     stock_queue,
 )
 
@@ -116,7 +116,7 @@ def settings(valkey_url: str, redis_client: Redis, tmp_path: Path) -> Iterator[S
     fired.clear()
     settings = settings_for(valkey_url, tmp_path, lease_ttl=1.0)
     write_session(settings, SESSION, "m1", "m2")
-    publish_topology(redis_client, settings)
+    set_up(redis_client, settings)
     yield settings
     assert fired == []
 

@@ -35,11 +35,11 @@ from tests.integration.rq_jobs import (
     has_nothing_waiting,
     job_settings,
     partition_of,
-    publish_topology,
     put_command,
     request_of,
     results_of,
     send,
+    set_up,
     stock_queue,
     worker_process,
 )
@@ -60,7 +60,7 @@ def settings(
     """A system that nobody serves yet, and that the job function finds in the environment."""
     settings = settings_for(valkey_url, tmp_path, lease_ttl=1.0)
     write_session(settings, SESSION, *(f"m{number}" for number in range(12)))
-    publish_topology(redis_client, settings)
+    set_up(redis_client, settings)
     with job_settings(settings, monkeypatch):
         yield settings
 

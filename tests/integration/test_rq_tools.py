@@ -28,10 +28,10 @@ from tests.integration.rq_jobs import (
     fetch,
     has_nothing_waiting,
     partition_of,
-    publish_topology,
     put_command,
     request_of,
     results_of,
+    set_up,
     stock_queue,
 )
 
@@ -46,7 +46,7 @@ def settings(valkey_url: str, redis_client: Redis, tmp_path: Path) -> Settings:
     """A system with one Session of three messages; nobody serves it yet."""
     settings = settings_for(valkey_url, tmp_path, lease_ttl=1.0)
     write_session(settings, SESSION, "m1", "m2", "m3")
-    publish_topology(redis_client, settings)
+    set_up(redis_client, settings)
     return settings
 
 

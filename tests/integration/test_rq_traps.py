@@ -37,11 +37,11 @@ from tests.integration.rq_jobs import (
     fetch,
     has_nothing_waiting,
     partition_of,
-    publish_topology,
     put_command,
     request_of,
     results_of,
     send,
+    set_up,
     worker_process,
 )
 from tests.integration.test_foreign_jobs import Canary, bomb, fired
@@ -65,7 +65,7 @@ def settings(valkey_url: str, redis_client: Redis, tmp_path: Path) -> Settings:
 
 def prepare(redis: Redis, settings: Settings) -> None:
     write_session(settings, SESSION, *MESSAGES, "last")
-    publish_topology(redis, settings)
+    set_up(redis, settings)
     for script in (_claim, _finish, _enqueue):
         redis.script_load(script.source)  # so that the first request of each is the one that counts
 
