@@ -300,4 +300,5 @@ class LiveCore(Generic[F]):
         if self._close_by is None:
             self._close_by = now + CLOSE_S
         told = self._gone and self._drained and not self._replies
-        self.finished = told or now >= self._close_by
+        in_vain = now >= self._close_by or (self._failures > 0 and not self._known)
+        self.finished = told or in_vain
