@@ -39,8 +39,10 @@ PASSING_REPLIES = (
 )
 
 
-def connect(url: str) -> Redis:
+def connect(url: str, *, timeout_s: float = SOCKET_TIMEOUT_S) -> Redis:
     """A client for `redis://`, `rediss://` or `unix://`, without hidden retries. Nothing is sent yet.
+
+    After `timeout_s` seconds of silence the server is taken for gone.
 
     Raises:
         QueueUnavailable: the URL is not one.
@@ -48,8 +50,8 @@ def connect(url: str) -> Redis:
     try:
         return Redis.from_url(
             url,
-            socket_timeout=SOCKET_TIMEOUT_S,
-            socket_connect_timeout=SOCKET_TIMEOUT_S,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
             socket_keepalive=True,
             retry=Retry(NoBackoff(), 0),
         )

@@ -3,6 +3,8 @@
 from argparse import ArgumentParser, Namespace
 from typing import assert_never
 
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from rich.text import Text
 
 from app.cli.exits import ExitCode
@@ -10,7 +12,10 @@ from app.cli.options import add_common, add_settings, client_settings
 from app.cli.output import STYLES, console, moment, printable, shortened, write_json
 from app.endpoint import require_server
 from feedback.client import FeedbackClient
+from feedback.connection import SOCKET_TIMEOUT_S, connect
+from feedback.errors import QueueUnavailable
 from feedback.model import Item
+from feedback.requests import check_timeout
 from feedback.results import (
     Absent,
     ItemList,
@@ -27,6 +32,7 @@ from feedback.results import (
 )
 
 _TIMEOUT_S = 30.0
+_SHORTEST_S = 0.1
 _NOTE_WIDTH = 60
 
 
@@ -50,13 +56,30 @@ def configure(command: str, parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> ExitCode:
     settings = client_settings(arguments)
-    with FeedbackClient.from_url(require_server(settings, arguments.data)) as client:
+    url = require_server(settings, arguments.data)
+    _expect_answer(url, check_timeout(arguments.timeout))
+    with FeedbackClient.from_url(url) as client:
         result = _call(client, arguments)
     if arguments.json:
         write_json(result)
     else:
         _print(result, arguments)
     return ExitCode.SUCCESS if result.ok else ExitCode.BUSINESS
+
+
+def _expect_answer(url: str, timeout_s: float) -> None:
+    """Give up on a server that takes connections and says nothing; the client alone would wait longer than it may.
+
+    Raises:
+        QueueUnavailable: not a word within `timeout_s` seconds.
+    """
+    try:
+        with connect(url, timeout_s=min(SOCKET_TIMEOUT_S, max(timeout_s, _SHORTEST_S))) as redis:
+            redis.ping()
+    except RedisTimeoutError:
+        raise QueueUnavailable(f"the server says nothing within {timeout_s:g} s") from None
+    except RedisError:
+        return  # the client waits it out, or says what it is
 
 
 def _call(client: FeedbackClient, arguments: Namespace) -> Result:

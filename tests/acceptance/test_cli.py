@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 
+from app.cli import parser_for
 from persistence.session_log import LogWriter
 from persistence.session_log.events import exchange
 from tests.acceptance.command_line import FEEDBACK, Answer, Up, environment, feedback
@@ -196,12 +197,15 @@ def test_a_url_that_nobody_answers_fails_within_the_timeout(up: Up) -> None:
     """Refused, or silent: exit code 3 within the timeout; a named server wins over `--data`."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        for url in ("redis://127.0.0.1:1/0", f"redis://127.0.0.1:{port}/0"):
+        for url, said in (
+            ("redis://127.0.0.1:1/0", "refused"),
+            (f"redis://127.0.0.1:{port}/0", "within 1 s"),
+        ):
             answer = feedback(
                 *("put", "s", "a1", "positive", "--timeout", "1", "--json", "--data", up.data),
                 env={"FEEDBACK_REDIS_URL": url},
             )
-            infrastructure_error(answer, "QueueUnavailable")
+            infrastructure_error(answer, "QueueUnavailable", said)
     infrastructure_error(feedback("list", "s", "--redis-url", "ftp://nowhere", "--json"), "QueueUnavailable", "URL")
 
 
@@ -344,12 +348,18 @@ def test_a_reader_that_has_seen_enough_gets_no_traceback(tmp_path: Path) -> None
     assert errors == b""
 
 
-def test_help_of_every_command() -> None:
-    """Each command explains itself, and exits with 0."""
+def test_help_of_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each command is named and explains itself; `--help` exits with 0."""
     commands = ("up", "worker", "projector", "put", "delete", "list", "sessions", "status", "doctor")
-    assert all(command in feedback("--help").out for command in commands)
+    overview = feedback("--help")
+    assert (overview.code, overview.err) == (0, "")
     for command in commands:
-        answer = feedback(command, "--help")
-        assert (answer.code, answer.err) == (0, "")
-        assert f"usage: feedback {command}" in answer.out
-        assert "--json" in answer.out
+        assert f"\n    {command}" in overview.out
+        parser, group = parser_for([command])
+        assert group is not None
+        with pytest.raises(SystemExit) as end:
+            parser.parse_args([command, "--help"])
+        assert end.value.code == 0
+        text = capsys.readouterr().out
+        assert f"usage: feedback {command}" in text
+        assert "--json" in text

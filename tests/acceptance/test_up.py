@@ -5,12 +5,13 @@ import os
 import signal
 import sqlite3
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
-from tests.acceptance.command_line import Up, feedback, runs, wait_for_end
+from tests.acceptance.command_line import FEEDBACK, Up, environment, feedback, runs, wait_for_end
 from tests.harness import wait_until
 
 pytestmark = pytest.mark.process
@@ -68,6 +69,20 @@ def test_stops_in_order_worker_then_projector_then_server(tmp_path: Path) -> Non
         os.kill(up.pids["worker"], signal.SIGCONT)
         assert up.wait() == 0
         assert not any(map(runs, up.pids.values()))
+
+
+def test_a_signal_while_it_starts_stops_it(tmp_path: Path) -> None:
+    """Whatever is up by then goes down again; no endpoint is published."""
+    command = (FEEDBACK, "up", "--data", str(tmp_path / "data"))
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE) as process:
+        wait_until((tmp_path / "data/up.lock").exists, "it has begun")
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=60)
+        assert (process.returncode, out) == (0, b"stopped; all data is kept\n")
+    assert not (tmp_path / "data/endpoint.json").exists()
+    # The lock is free only when the last child is gone.
+    with Up(tmp_path / "data"):
+        pass
 
 
 def test_ctrl_c_stops_everything(tmp_path: Path) -> None:
