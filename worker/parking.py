@@ -125,7 +125,7 @@ class ParkingLot:
         later = list(parked.claims)[parked.covered :]
         parked.claims = deque([*(claim for claim, _ in undone), *later])
         parked.flush, parked.owner, parked.due_s = None, None, now_s
-        if undone and undone[0][0] is not first:
+        if parked.claims and parked.claims[0] is not first:
             parked.attempts = 0  # its first command got through, another one waits now
         given_up = self._defer(parked, undone[0][1], now_s) if undone else []
         if parked.claims:

@@ -3,7 +3,12 @@
 import socket
 from typing import NoReturn
 
+import hypothesis
 import pytest
+
+# The same examples in every run, and no clock decides what passes.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("repeatable")
 
 
 def _no_sockets(*args: object, **kwargs: object) -> NoReturn:
