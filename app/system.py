@@ -11,8 +11,8 @@ import msgspec
 from redis import Redis
 from redis.exceptions import RedisError
 
-from app.cli.exits import ExitCode
 from app.embedded import DURABLE, EmbeddedServer
+from app.exits import ExitCode
 from app.inspection import read_ownership, refuse_unfit_server
 from app.processes import Child
 from feedback.client import FeedbackClient
@@ -97,7 +97,7 @@ class System:
         while time.monotonic() < give_up:
             if cancelled():
                 raise ShuttingDown("stopped while starting")
-            for child in self._serving:
+            for child in self.children:
                 if (code := child.poll()) is not None:
                     raise _premature_end(child, code)
             if _is_owned_by_newcomer(redis, strangers) and _projector_answers(client):

@@ -11,7 +11,7 @@ from typing import NoReturn, Protocol, cast
 
 import msgspec
 
-from app.cli.exits import ExitCode, exit_code_of
+from app.exits import ExitCode, exit_code_of
 from feedback.errors import FeedbackError
 
 _COMMANDS = {

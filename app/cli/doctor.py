@@ -4,11 +4,11 @@ from argparse import ArgumentParser, Namespace
 
 from rich.text import Text
 
-from app.cli.exits import ExitCode
 from app.cli.options import add_common, add_settings, client_settings
 from app.cli.output import console, printable, write_json
 from app.diagnosis import Finding, diagnose
 from app.endpoint import require_server
+from app.exits import ExitCode
 
 
 def configure(command: str, parser: ArgumentParser) -> None:

@@ -2,8 +2,8 @@
 
 from argparse import ArgumentParser, Namespace
 
-from app.cli.exits import ExitCode
 from app.cli.serving import add_serving, serve
+from app.exits import ExitCode
 from projections.process import run_projector
 
 

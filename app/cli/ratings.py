@@ -7,10 +7,10 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from rich.text import Text
 
-from app.cli.exits import ExitCode
 from app.cli.options import add_common, add_settings, client_settings
 from app.cli.output import STYLES, console, moment, printable, shortened, write_json
 from app.endpoint import require_server
+from app.exits import ExitCode
 from feedback.client import FeedbackClient
 from feedback.connection import SOCKET_TIMEOUT_S, connect
 from feedback.errors import QueueUnavailable

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
-from app.cli.exits import ExitCode
 from app.cli.options import add_common, add_settings, settings_of
 from app.endpoint import require_server
+from app.exits import ExitCode
 from app.inspection import refuse_unfit_server
 from app.logs import setup_logging
 from app.signals import stop_on_signals

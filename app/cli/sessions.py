@@ -7,9 +7,9 @@ from msgspec import UNSET
 from rich.text import Text
 
 from app.catalog import MessageLine, SessionLine, SessionPage, check_root, open_existing_store, session_page
-from app.cli.exits import ExitCode
 from app.cli.options import add_common, add_settings, client_settings, positive
 from app.cli.output import STYLES, console, moment, printable, shortened, write_json
+from app.exits import ExitCode
 from feedback.requests import check_text
 from persistence.session_log import SessionLogs
 

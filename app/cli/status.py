@@ -9,10 +9,10 @@ from rich import box
 from rich.table import Table
 
 from app.catalog import open_existing_store
-from app.cli.exits import ExitCode
 from app.cli.options import add_common, add_settings, client_settings
 from app.cli.output import console, printable, write_json
 from app.endpoint import require_server
+from app.exits import ExitCode
 from app.inspection import Ownership, QueueLengths, ServerFacts, open_server, read_ownership, read_queues, read_server
 from feedback.partitions import PartitionId
 from projections.lag import lag

@@ -6,9 +6,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from app.catalog import first_ratable
-from app.cli.exits import ExitCode
 from app.cli.options import add_common, add_settings, named_settings
 from app.cli.output import console, printable, write_json
+from app.exits import ExitCode
 from app.logs import setup_logging
 from app.system import System
 from app.up import UpPlan, plan_up, run_up

@@ -2,8 +2,8 @@
 
 from argparse import ArgumentParser, Namespace
 
-from app.cli.exits import ExitCode
 from app.cli.serving import add_serving, serve
+from app.exits import ExitCode
 from worker.process import run_worker
 
 
