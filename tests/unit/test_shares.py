@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worker.core.shares import Rebalance, rebalance
@@ -47,6 +47,7 @@ class Table:
         )
 
 
+few = settings(max_examples=60)
 tables = st.integers(1, 24).flatmap(
     lambda partitions: st.builds(
         Table,
@@ -57,8 +58,9 @@ tables = st.integers(1, 24).flatmap(
 )
 
 
+@few
 @given(tables, st.randoms(use_true_random=False))
-def test_any_state_settles_in_three_rounds(table: Table, order: random.Random) -> None:
+def test_any_state_settles_in_few_rounds(table: Table, order: random.Random) -> None:
     """All look, then all act, in any order and on what they saw: release, acquire, and what two wanted at once."""
     rounds = 0
     while not table.settled():
@@ -67,10 +69,11 @@ def test_any_state_settles_in_three_rounds(table: Table, order: random.Random) -
         order.shuffle(plans)
         for worker, plan in plans:
             table.act(worker, plan)
-        assert rounds <= 2 + len(table.alive)
+        assert rounds <= 5
     assert not any(table.plan(worker) for worker in table.alive)
 
 
+@few
 @given(tables, st.randoms(use_true_random=False))
 def test_one_after_the_other_settles_in_two_rounds(table: Table, order: random.Random) -> None:
     """Who looks just before acting never wants what another has."""
@@ -80,6 +83,7 @@ def test_one_after_the_other_settles_in_two_rounds(table: Table, order: random.R
     assert table.settled()
 
 
+@few
 @given(tables, st.data())
 def test_stale_views_do_no_harm(table: Table, data: st.DataObject) -> None:
     """Acting on what was seen some steps ago: at worst nothing happens; then it settles all the same."""
@@ -92,6 +96,7 @@ def test_stale_views_do_no_harm(table: Table, data: st.DataObject) -> None:
     assert table.settled()
 
 
+@few
 @given(tables)
 def test_a_worker_releases_no_more_than_its_excess(table: Table) -> None:
     """And never acquires while it has too many, nor past its share, nor what is another live worker's."""
@@ -111,6 +116,7 @@ def test_a_worker_releases_no_more_than_its_excess(table: Table) -> None:
             assert seen not in table.alive
 
 
+@few
 @given(tables)
 def test_what_is_settled_stays(table: Table) -> None:
     """A move costs a drain and a new epoch: none is made for its own sake."""
