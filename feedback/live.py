@@ -14,7 +14,7 @@ from feedback import connection, keys
 from feedback.errors import FeedbackError
 from feedback.flows import Call, wall_clock_ms
 from feedback.live_core import DEFAULT_TTL_S, LiveCore
-from feedback.live_requests import Outcome, Registration, check_registration, counted, raised
+from feedback.live_requests import Outcome, Registration, check_max_flushes, check_registration, counted, raised
 from feedback.model import SessionIdentity
 from feedback.requests import check_timeout
 
@@ -81,16 +81,17 @@ class LiveSessions:
     ) -> None:
         """Use the server of an existing redis-py client, which stays the caller's.
 
-        `max_flushes` Sessions are flushed at once, each in its own thread; a Session never twice at once.
+        A process that falls silent is forgotten after `ttl` seconds (0.1 or more). `max_flushes` Sessions are
+        flushed at once, each in its own thread; a Session never twice at once.
 
         Raises:
-            InvalidRequest: `ttl` is not a number of seconds.
+            InvalidRequest: `ttl` is not a number of seconds, or `max_flushes` not a positive integer.
         """
         self._core: LiveCore[Flush] = LiveCore(uuid4().hex, ttl, clock_ms=clock_ms)
         self._redis = connection.like(redis)
         self._changed = threading.Condition()
         """Guards the core; the keeper waits on it."""
-        self._pool = ThreadPoolExecutor(max_flushes, thread_name_prefix="feedback-flush")
+        self._pool = ThreadPoolExecutor(check_max_flushes(max_flushes), thread_name_prefix="feedback-flush")
         self._keeper = threading.Thread(target=self._keep, name="feedback-live-keeper", daemon=True)
         self._listener = threading.Thread(target=self._listen, name="feedback-live-listener", daemon=True)
         self._stopped = threading.Event()

@@ -14,7 +14,7 @@ from feedback.errors import FeedbackError
 from feedback.flows import Call, wall_clock_ms
 from feedback.live import MAX_FLUSHES, REGISTER_TIMEOUT_S
 from feedback.live_core import DEFAULT_TTL_S, LiveCore
-from feedback.live_requests import Outcome, Registration, check_registration, counted, raised
+from feedback.live_requests import Outcome, Registration, check_max_flushes, check_registration, counted, raised
 from feedback.model import SessionIdentity
 from feedback.requests import check_timeout
 
@@ -76,7 +76,7 @@ class AsyncLiveSessions:
         self._core: LiveCore[AsyncFlush] = LiveCore(uuid4().hex, ttl, clock_ms=clock_ms)
         self._redis = connection.like_async(redis)
         self._changed = asyncio.Event()
-        self._slots = asyncio.Semaphore(max_flushes)
+        self._slots = asyncio.Semaphore(check_max_flushes(max_flushes))
         self._flushes: dict[asyncio.Task[None], Registration[AsyncFlush]] = {}
         self._keeper: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None

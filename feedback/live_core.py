@@ -147,7 +147,9 @@ class LiveCore(Generic[F]):
         """The listener could not hear: how long it should wait. The server may be another one, or have forgotten."""
         self._deafness += 1
         self._doubt()
-        logger.log(logging.INFO if self._deafness == 1 else logging.DEBUG, "no flush requests can be heard: %s", error)
+        logger.log(
+            logging.WARNING if self._deafness == 1 else logging.DEBUG, "no flush requests can be heard: %s", error
+        )
         return self._pause(self._deafness)
 
     def next_call(self) -> Call | None:

@@ -74,6 +74,13 @@ def check_registration(session_id: object, identity: SessionIdentity) -> None:
     check_text("$.cwd", identity.cwd)
 
 
+def check_max_flushes(count: object) -> int:
+    """How many Sessions are flushed at once: one or more, else `InvalidRequest`."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise InvalidRequest("max_flushes", "expected a positive integer")
+    return count
+
+
 class Registration(Generic[F]):
     """One Session that the host holds open, from `register` until its handle is closed or replaced."""
 

@@ -14,7 +14,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from app.embedded import DURABLE, VOLATILE, EmbeddedServer
-from feedback import LiveSessions, keys
+from feedback import LiveSessions, QueueUnavailable, keys
 from feedback.connection import connect
 from feedback.live_core import BATCH, _hold, _leave, _reply
 from tests.harness import wait_until
@@ -176,6 +176,8 @@ def test_lost_answers_and_broken_connections_are_got_over(kind: str, valkey_url:
     """The answer to a registration, a popped request's reply and a deregistration are lost, each once."""
     with Proxy(valkey_url) as proxy:
         asker = Asker(redis_client)
+        for script in (_hold, _reply, _leave):
+            redis_client.script_load(script.source)
         proxy.lose_reply(runs(_hold))
         with host_of(kind, proxy.url) as host:
             handle = host.register("s", LIFE, lambda: 1)
@@ -208,9 +210,10 @@ def test_a_connection_that_stalls_delays_a_registration_no_longer_than_its_timeo
 ) -> None:
     """And the Session that was not registered in time is not left behind when the server did hear of it."""
     with Proxy(valkey_url) as proxy:
+        redis_client.script_load(_hold.source)
         trap = proxy.hold_reply(runs(_hold))
         with LiveSessions.from_url(proxy.url) as live:
-            with pytest.raises(Exception, match=r"not registered within 0\.1 s"):
+            with pytest.raises(QueueUnavailable, match=r"not registered within 0\.1 s"):
                 live.register("s", LIFE, lambda: 1, timeout=0.1)
             assert registration(redis_client), "the server did hear of it"
             trap.release()

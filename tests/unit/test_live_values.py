@@ -3,7 +3,7 @@
 import pytest
 
 from feedback.errors import InvalidRequest
-from feedback.live_requests import Outcome, check_registration, counted, raised
+from feedback.live_requests import Outcome, check_max_flushes, check_registration, counted, raised
 from feedback.model import SessionIdentity
 
 LIFE = SessionIdentity(created_at=1, cwd="/w")
@@ -54,3 +54,10 @@ def test_what_has_no_form_on_the_wire_is_refused(session_id: object, identity: S
     with pytest.raises(InvalidRequest) as refused:
         check_registration(session_id, identity)
     assert refused.value.path == path
+
+
+@pytest.mark.parametrize("count", [0, -1, True, 2.0, "4", None])
+def test_at_least_one_session_is_flushed_at_once(count: object) -> None:
+    assert check_max_flushes(1) == 1
+    with pytest.raises(InvalidRequest):
+        check_max_flushes(count)
