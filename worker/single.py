@@ -56,7 +56,9 @@ def apply_one(runtime: Runtime, command: Command) -> Event:
 def _take_turn(runtime: Runtime, table: LeaseTable, partition: PartitionId, deadline: float) -> None:
     while True:
         owner = table.owner(partition.number)
-        polite = owner is not None and owner.startswith(SINGLE_PREFIX) and runtime.redis.exists(keys.worker_session(owner))
+        polite = (
+            owner is not None and owner.startswith(SINGLE_PREFIX) and runtime.redis.exists(keys.worker_session(owner))
+        )
         if not polite and table.seize(partition.number, owner):
             return
         if time.monotonic() > deadline:

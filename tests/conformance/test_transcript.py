@@ -87,7 +87,7 @@ def groups(steps: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 
 
 def answers(client: FeedbackClient, steps: list[dict[str, Any]], versions: Versions) -> list[dict[str, Any]]:
-    """Our answers in the transcript's terms: `{"result": …}` or `{"failure": class name}`; all are sent before one is awaited."""
+    """Our answers in the transcript's terms: `{"result": …}` or `{"failure": class name}`; all are sent first."""
     return [outcome() for outcome in [send(client, step, versions) for step in steps]]
 
 

@@ -27,10 +27,12 @@ from persistence.sidecar.store import (
 )
 from projections.cache import ListCache
 from projections.fold import CachedList, View
+from projections.runner import Follower
 from projections.views import load
 
 LIFE = SessionIdentity(created_at=1000, cwd="/work")
 NEXT_LIFE = SessionIdentity(created_at=2000, cwd="/work")
+SESSIONS = tuple(f"session-{number}" for number in range(6))
 _PATIENCE_S = 30.0
 
 
@@ -234,3 +236,21 @@ class Deployment:
 
 def _command_id(partition: PartitionId, sequence: int) -> str:
     return str(uuid5(NAMESPACE_OID, f"{partition}-{sequence}"))
+
+
+def settle(follower: Follower, deployment: Deployment) -> None:
+    """Step until everything committed is projected, in a bounded number of rounds."""
+    for _ in range(20):
+        if deployment.is_projected():
+            return
+        follower.step(1)
+    raise AssertionError("not projected after 20 rounds")
+
+
+def assert_equals_store(deployment: Deployment, *session_ids: str) -> None:
+    """What is cached of these Sessions is what the store has."""
+    assert deployment.cached(*session_ids) == {session_id: deployment.view(session_id) for session_id in session_ids}
+
+
+def stream_of(deployment: Deployment, session_id: str) -> str:
+    return keys.events(deployment.partition(session_id))
