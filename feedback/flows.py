@@ -229,6 +229,7 @@ class Flows:
             for envelope in envelopes:
                 number = topology.partition_of(envelope.session_id).number
                 args += (envelope.command_id, number, envelope.data, envelope.digest, envelope.description)
+                args.append(keys.session_digest(envelope.session_id))
             reply = yield from self._script(_enqueue, (keys.TOPOLOGY, keys.RQ_QUEUES), args, deadline)
             if isinstance(reply, list):
                 return reply

@@ -103,9 +103,14 @@ def wake(worker_id: str) -> str:
     return WAKE_PREFIX + worker_id
 
 
+def session_digest(session_id: str) -> str:
+    """A Session in a key: ids are data of any length, so a key holds BLAKE2b-128 of its UTF-8 bytes, in hex."""
+    return hashlib.blake2b(session_id.encode(), digest_size=16).hexdigest()
+
+
 def list_cache(session_id: str) -> str:
-    """Session ids are data of any length: the key holds a digest, the body repeats the id."""
-    return "feedback:list:" + hashlib.blake2b(session_id.encode(), digest_size=16).hexdigest()
+    """A digest in the key, the id itself in the body."""
+    return "feedback:list:" + session_digest(session_id)
 
 
 def reply(query_id: str) -> str:
@@ -113,8 +118,8 @@ def reply(query_id: str) -> str:
 
 
 def live(session_id: str) -> str:
-    """Where a live Session's owner registers it; a digest, as for `list_cache`."""
-    return LIVE_PREFIX + hashlib.blake2b(session_id.encode(), digest_size=16).hexdigest()
+    """Where a live Session's owner registers it."""
+    return LIVE_PREFIX + session_digest(session_id)
 
 
 def owner(owner_id: str) -> str:

@@ -1,7 +1,8 @@
 """Finding the live owners of Sessions: for workers, which ask them to flush, and projectors, which ask who exists."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from redis import Redis
 
@@ -11,6 +12,9 @@ from feedback.model import SessionIdentity
 from feedback.scripting import Script
 
 logger = logging.getLogger(__name__)
+
+Registration: TypeAlias = Sequence[bytes | None] | None
+"""Owner, Session id, created_at and cwd as they stand in Redis; None when no live owner is registered."""
 
 _owners_of = Script("feedback", "owners_of")
 
@@ -25,13 +29,15 @@ def live_owners(redis: Redis, session_ids: Iterable[str]) -> dict[str, LiveOwner
     if not asked:
         return {}
     replies = _owners_of(redis, [keys.live(session_id) for session_id in asked], (keys.OWNER_PREFIX,))
-    found = (_owner(session_id, reply) for session_id, reply in zip(asked, replies, strict=True) if reply)
+    found = (owner_from(session_id, reply) for session_id, reply in zip(asked, replies, strict=True))
     return {owner.session_id: owner for owner in found if owner is not None}
 
 
-def _owner(session_id: str, reply: list[bytes | None]) -> LiveOwner | None:
-    """A registration as its owner, or None when it is not one: it is a key that anybody may have written."""
-    owner, session, created_at, cwd = reply
+def owner_from(session_id: str, registration: Registration) -> LiveOwner | None:
+    """A registration as its owner; None when there is none, or what stands there (anybody may write it) is not one."""
+    if registration is None:
+        return None
+    owner, session, created_at, cwd = registration
     try:
         if owner is None or session is None or created_at is None or session.decode() != session_id:
             return None

@@ -18,6 +18,8 @@ from feedback.commands import MAX_COMMAND_BYTES, Command, digest_of
 from feedback.errors import FeedbackError, InvalidRequest
 from feedback.events import result_of
 from feedback.failures import Failure, encode_failure, failure_of
+from feedback.flushing import LiveOwner
+from feedback.live_owners import Registration, owner_from
 from feedback.partitions import PartitionId
 from feedback.scripting import Script
 from feedback.settings import Settings
@@ -43,6 +45,10 @@ class Claim(Struct, frozen=True):
     digest: bytes
     size: int
     """Bytes of its job data: what holding it costs."""
+    owner: LiveOwner | None = None
+    """The Session's live owner when the command was claimed."""
+    owner_known: bool = False
+    """Whether the claim says who that is; if not, ask (`feedback.live_owners`)."""
 
 
 class Malformed(Struct, frozen=True):
@@ -126,6 +132,7 @@ class ClaimQueue:
             return {}
         names = [keys.owners(partitions[0].generation)]
         args: list[str | int] = [self._worker_id, most, _MAX_BATCH_BYTES, 2 * MAX_COMMAND_BYTES, keys.RQ_JOB_PREFIX]
+        args += (keys.LIVE_PREFIX, keys.OWNER_PREFIX)
         for partition in partitions:
             names += (keys.queue(partition), keys.claimed(partition))
             args += (partition.number, held[partition], self._max_held)
@@ -187,12 +194,15 @@ class ClaimQueue:
 
 
 def _batch(partition: PartitionId, reply: Sequence[Any]) -> Batch:
-    more, *pairs = reply
-    claims = [_read(partition, job_id, data) for job_id, data in zip(pairs[::2], pairs[1::2], strict=True)]
+    more, *jobs = reply
+    claims = [
+        _read(partition, job_id, data, live)
+        for job_id, data, live in zip(jobs[::3], jobs[1::3], jobs[2::3], strict=True)
+    ]
     return Batch(claims, more=bool(more))
 
 
-def _read(partition: PartitionId, job_id: bytes, data: bytes | int | None) -> Claimed:
+def _read(partition: PartitionId, job_id: bytes, data: bytes | int | None, live: Registration | int) -> Claimed:
     if data is None:
         return Gone(partition, job_id)
     if isinstance(data, int):
@@ -204,7 +214,9 @@ def _read(partition: PartitionId, job_id: bytes, data: bytes | int | None) -> Cl
         return Malformed(partition, job_id, error)
     if command.command_id.encode() != job_id:
         return Malformed(partition, job_id, InvalidRequest("$.commandId", "is not the job's id"))
-    return Claim(partition, job_id, command, digest_of(command), len(data))
+    known = not isinstance(live, int)
+    owner = owner_from(command.session_id, live) if not isinstance(live, int) else None
+    return Claim(partition, job_id, command, digest_of(command), len(data), owner, known)
 
 
 def _ending_args(job_id: bytes, ending: Ending) -> tuple[Any, ...]:

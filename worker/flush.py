@@ -31,7 +31,8 @@ class FlushDesk:
         Raises:
             RedisError: some may have been asked; asking again is harmless.
         """
-        deadline = wall_clock_ms() + int(1000 * self._timeout_s)
+        # The host's clock may be another one; a reply that comes too late is not waited for anyway.
+        deadline = wall_clock_ms() + int(1000 * (self._timeout_s + keys.REPLY_TTL_S))
         with self._redis.pipeline(transaction=False) as pipeline:
             for request_id, owner in owners.items():
                 request = FlushRequest(

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
+from msgspec import Struct
 from redis.exceptions import RedisError
 
 from feedback.partitions import PartitionId
@@ -16,6 +17,13 @@ logger = logging.getLogger(__name__)
 _BEATS_PER_TTL = 5
 # A lease counts as held for this part of its TTL only, on the monotonic clock from before the renewal was sent.
 _TRUSTED_PART = 0.8
+
+
+class Sighting(Struct, frozen=True):
+    """What a heartbeat saw, and when it was sent (monotonic seconds)."""
+
+    view: View
+    at_s: float
 
 
 class LeaseKeeper:
@@ -34,8 +42,7 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
         self._trusted_until = 0.0
         self._alive: frozenset[str] = frozenset()
-        self.view: View | None = None
-        self.taken_at = 0.0
+        self.sighting: Sighting | None = None
         self.outages = 0
         """How often the server was out of reach: it may be another one, or have forgotten, since."""
         self.failure: Exception | None = None
@@ -62,10 +69,10 @@ class LeaseKeeper:
         return time.monotonic() < self._trusted_until
 
     def plan(self) -> Rebalance:
-        """What to release and acquire, from the last view."""
-        if self.view is None:
+        """What to release and acquire, from the last look around."""
+        if self.sighting is None:
             return Rebalance()
-        return rebalance(self._table.worker_id, self._alive, self.view.owners, self._partitions)
+        return rebalance(self._table.worker_id, self._alive, self.sighting.view.owners, self._partitions)
 
     def _run(self) -> None:
         try:
@@ -79,23 +86,23 @@ class LeaseKeeper:
 
     def _try_beat(self) -> None:
         try:
-            self._beat()
-            if self.plan() or not (self.view and self.view.topology_known) or self._holds_other_than_it_owns():
+            view = self._beat()
+            if self.plan() or not view.topology_known or self._holds_other_than_it_owns(view):
                 self._table.ring()
         except RedisError as error:
             self.outages += 1
             logger.warning("heartbeat failed: %s", error)
 
-    def _holds_other_than_it_owns(self) -> bool:
+    def _holds_other_than_it_owns(self, view: View) -> bool:
         """Whether the loop dropped what is still this worker's (a lost reply), or lost what it still holds."""
-        owners = self.view.owners if self.view else {}
-        mine = {number for number, owner in owners.items() if owner == self._table.worker_id}
+        mine = {number for number, owner in view.owners.items() if owner == self._table.worker_id}
         return mine != {partition.number for partition in self._owned()}
 
-    def _beat(self) -> None:
+    def _beat(self) -> View:
         sent = time.monotonic()
         view = self._table.heartbeat(time.monotonic_ns(), self._owned())
         now = time.monotonic()
         self._alive = self._liveness.observe(view.beats, now)
-        self.view, self.taken_at = view, sent
+        self.sighting = Sighting(view, sent)
         self._trusted_until = sent + self._ttl_s * _TRUSTED_PART
+        return view

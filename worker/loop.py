@@ -11,14 +11,15 @@ from redis.exceptions import RedisError
 
 from feedback import keys
 from feedback.connection import BLOCK_S
-from feedback.errors import StoreUnavailable
+from feedback.errors import FeedbackError, StoreUnavailable
 from feedback.flows import wall_clock_ms
+from feedback.flushing import LiveOwner
 from feedback.live_owners import live_owners
 from feedback.partitions import PartitionId
 from persistence.sidecar.store import PartitionsFenced
 from worker import topology as topologies
 from worker.acknowledge import acknowledge, publish_missing
-from worker.claims import Claim, Claimed, ClaimQueue
+from worker.claims import Claim, Claimed, ClaimQueue, Ending
 from worker.core import retry
 from worker.core.live import FlushOutcome
 from worker.engine import Ownership
@@ -108,6 +109,7 @@ class PartitionLoop:
             # Whatever it is (a failover, a full disk, a rule changed by mistake): an operator can end it, we wait.
             self._troubles += 1
             self._drop(self.partitions())
+            self._keeper.nudge()
             pause = retry.delay(self._troubles, random.random(), cap_s=2.0)  # noqa: S311 - jitter, not a secret
             logger.warning("out of service for %.2f s: %s", pause, error)
             stop.wait(pause)
@@ -161,21 +163,48 @@ class PartitionLoop:
 
     def _process(self, batch: Sequence[Claimed], flushes: Mapping[str, FlushOutcome]) -> None:
         ownerships = {partition: owned.ownership for partition, owned in self._owned.items()}
-        sessions = {claim.command.session_id for claim in batch if isinstance(claim, Claim)}
-        processed = self._engine.process(batch, ownerships, live_owners(self._redis, sessions), flushes)
-        endings = list(processed.ended)
-        now = time.monotonic()
-        for partition in {claim.partition for claim in batch}:
-            owned = self._owned[partition]
-            tried = [claim for claim in batch if isinstance(claim, Claim) and claim.partition == partition]
-            deferred = [(claim, error) for claim, error in processed.deferred if claim.partition == partition]
-            if self._is_crowded(owned):
-                self._ready.add(partition)  # there may be room again for what was left on its queue
-            endings += owned.lot.settle(tried, deferred, now)
+        processed = self._engine.process(batch, ownerships, self._live(batch), flushes)
+        endings = [*processed.ended, *self._settle(batch, processed.deferred)]
         acknowledge(self._queue, self._store, endings)
         for owned in self._owned.values():
             owned.waiting.clear()
         self._ask_for_flushes()
+
+    def _live(self, batch: Sequence[Claimed]) -> dict[str, LiveOwner]:
+        """The live owners of a batch's Sessions: as the claims say, or asked for where that is unknown or old."""
+        known: dict[str, LiveOwner] = {}
+        unknown: set[str] = set()
+        for claim in batch:
+            if not isinstance(claim, Claim):
+                continue
+            session_id = claim.command.session_id
+            if not claim.owner_known or self._owned[claim.partition].lot.holds(session_id):
+                unknown.add(session_id)
+            elif claim.owner is not None:
+                known[session_id] = claim.owner
+        return known | live_owners(self._redis, unknown)
+
+    def _settle(
+        self, batch: Sequence[Claimed], deferred: Sequence[tuple[Claim, FeedbackError]]
+    ) -> list[tuple[Claim, Ending]]:
+        """Park what has to wait, let go of what was parked and ended; what was tried too often, with its end."""
+        tried: dict[PartitionId, list[Claim]] = {}
+        for claim in batch:
+            if isinstance(claim, Claim):
+                tried.setdefault(claim.partition, []).append(claim)
+        waiting: dict[PartitionId, list[tuple[Claim, FeedbackError]]] = {}
+        for claim, error in deferred:
+            waiting.setdefault(claim.partition, []).append((claim, error))
+        given_up: list[tuple[Claim, Ending]] = []
+        now = time.monotonic()
+        for partition, claims in tried.items():
+            owned = self._owned[partition]
+            if not (waiting.get(partition) or owned.lot):
+                continue
+            if self._is_crowded(owned):
+                self._ready.add(partition)  # there may be room again for what was left on its queue
+            given_up += owned.lot.settle(claims, waiting.get(partition, ()), now)
+        return given_up
 
     def _ask_for_flushes(self) -> None:
         """Sessions that wait for a flush by their owner are parked until it answers."""
@@ -220,10 +249,10 @@ class PartitionLoop:
 
     def _look_after_leases(self) -> None:
         """Do what the keeper's last look around calls for."""
-        view = self._keeper.view
-        seen_at = self._keeper.taken_at
-        if view is None or seen_at <= self._acted_on:
+        sighting = self._keeper.sighting
+        if sighting is None or sighting.at_s <= self._acted_on:
             return
+        view, seen_at = sighting.view, sighting.at_s
         self._acted_on = time.monotonic()
         if not view.topology_known or self._keeper.outages != self._outages:
             # Another server, or one that forgot: claim everything anew, and publish what it lost.

@@ -48,6 +48,10 @@ class ParkingLot:
         """Commands that are parked."""
         return sum(len(parked.claims) for parked in self._sessions.values())
 
+    def holds(self, session_id: str) -> bool:
+        """Whether commands of this Session are parked."""
+        return session_id in self._sessions
+
     def size(self) -> int:
         """Bytes that they hold."""
         return sum(claim.size for parked in self._sessions.values() for claim in parked.claims)

@@ -5,7 +5,7 @@
 -- ARGV[3] longest queue allowed                         ARGV[4] now, as RQ writes times
 -- ARGV[5] RQ job key prefix    ARGV[6] queue key prefix ARGV[7] queue name prefix
 -- ARGV[8] owners hash          ARGV[9] wake list prefix ARGV[10] wake TTL in seconds
--- then per command: id, partition number, job data, digest, description
+-- then per command: id, partition number, job data, digest, description, the Session's key digest
 --
 -- Reply: "stale" when the topology is another one (nothing was enqueued), else a list with one of
 -- "enqueued", "known" (the job exists, same payload), "reused" (another payload), "full" per command.
@@ -15,7 +15,7 @@ if topology[1] ~= ARGV[1] or topology[2] ~= ARGV[2] then
 end
 local limit = tonumber(ARGV[3])
 local outcomes = {}
-for i = 11, #ARGV, 5 do
+for i = 11, #ARGV, 6 do
   local id, partition, digest = ARGV[i], ARGV[i + 1], ARGV[i + 3]
   local job, queue = ARGV[5] .. id, ARGV[6] .. partition
   local outcome
@@ -27,7 +27,7 @@ for i = 11, #ARGV, 5 do
   else
     -- RQ's forking worker reckons with a timeout (its default is 180 s).
     redis.call('HSET', job, 'data', ARGV[i + 2], 'digest', digest, 'status', 'queued',
-      'origin', ARGV[7] .. partition, 'description', ARGV[i + 4], 'timeout', 180,
+      'origin', ARGV[7] .. partition, 'description', ARGV[i + 4], 'timeout', 180, 'session', ARGV[i + 5],
       'created_at', ARGV[4], 'enqueued_at', ARGV[4])
     -- A queue that was empty may have an idle owner: ring its bell.
     if redis.call('RPUSH', queue, id) == 1 then

@@ -4,7 +4,7 @@
 -- Reply: per key false, or {owner, session id, created_at, cwd (false when there is none)}
 local reply = {}
 for i, key in ipairs(KEYS) do
-  local live = redis.call('HMGET', key, 'owner', 'session', 'created_at', 'cwd')
+  local live = redis.pcall('HMGET', key, 'owner', 'session', 'created_at', 'cwd')
   reply[i] = live[1] and redis.call('EXISTS', ARGV[1] .. live[1]) == 1 and live
 end
 return reply

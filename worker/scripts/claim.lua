@@ -3,16 +3,27 @@
 --
 -- KEYS[1] owners hash, then per partition: queue, claimed list
 -- ARGV[1] worker id   ARGV[2] most commands   ARGV[3] most bytes   ARGV[4] most bytes of one   ARGV[5] job key prefix
+-- ARGV[6] live Session key prefix   ARGV[7] owner key prefix
 -- then per partition: number, commands held, most commands to hold
 --
 -- Reply: per partition false when it is another worker's, else a list: 1 when more waits (else 0), then
--- id, data per command; data is false when the job is gone, its size in bytes when it is too large, and -1
--- when the job's key is no hash.
+-- id, data, live owner per command; data is false when the job is gone, its size in bytes when it is too large, and -1
+-- when the job's key is no hash. The live owner is false, {owner, session id, created_at, cwd or false}, or -1 when
+-- the job does not say where its Session's would be registered.
+local function owner_of(job)
+  local session = redis.pcall('HGET', job, 'session')
+  if type(session) ~= 'string' then
+    return -1
+  end
+  local live = redis.pcall('HMGET', ARGV[6] .. session, 'owner', 'session', 'created_at', 'cwd')
+  return live[1] and redis.call('EXISTS', ARGV[7] .. live[1]) == 1 and live
+end
+
 local budget, bytes = tonumber(ARGV[2]), tonumber(ARGV[3])
 local reply = {}
 for p = 1, (#KEYS - 1) / 2 do
   local queue, claimed = KEYS[2 * p], KEYS[2 * p + 1]
-  local number, held, room = ARGV[3 + 3 * p], tonumber(ARGV[4 + 3 * p]), tonumber(ARGV[5 + 3 * p])
+  local number, held, room = ARGV[5 + 3 * p], tonumber(ARGV[6 + 3 * p]), tonumber(ARGV[7 + 3 * p])
   if redis.call('HGET', KEYS[1], number) ~= ARGV[1] then
     reply[p] = false
   else
@@ -40,7 +51,7 @@ for p = 1, (#KEYS - 1) / 2 do
       elseif redis.call('EXISTS', job) == 1 then
         data = ''
       end
-      answer[#answer + 1], answer[#answer + 2] = id, data
+      answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = id, data, data and owner_of(job)
       taken = taken + 1
     end
     if #lost == 0 and taken > 0 then
