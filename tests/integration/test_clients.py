@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-import socket
-import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,68 +18,24 @@ from redis.retry import Retry
 from feedback import (
     Absent,
     AsyncFeedbackClient,
-    CommandExpired,
-    CommandIdReused,
-    CommandUnknown,
     Delete,
     FeedbackClient,
     InvalidRequest,
-    Item,
-    ItemList,
     NoteTooLarge,
     Ok,
     Put,
-    QueueFull,
-    QueueUnavailable,
     Rejected,
     Result,
     ResultTimeout,
     SessionNotFound,
-    ShuttingDown,
     VersionConflict,
     keys,
 )
-from feedback.partitions import Topology
 from feedback.settings import Settings
 from tests.harness import serving, settings_for, wait_until, write_session
-from worker.topology import publish
+from tests.integration.rating import MESSAGES, forget, item_of, items_of
 
 pytestmark = pytest.mark.server
-
-MESSAGES = tuple(f"m{number}" for number in range(50))
-
-
-@pytest.fixture
-def system(redis_client: Redis, valkey_url: str, tmp_path: Path) -> Iterator[Settings]:
-    """A serving system with one Session, "s"."""
-    settings = settings_for(valkey_url, tmp_path)
-    write_session(settings, "s", *MESSAGES)
-    with serving(settings):
-        yield settings
-
-
-@pytest.fixture
-def idle(redis_client: Redis) -> Redis:
-    """A server that was set up, where no worker runs."""
-    publish(redis_client, Topology(generation=1, partitions=4, max_note_bytes=8192))
-    return redis_client
-
-
-def item_of(result: Result) -> Item:
-    assert isinstance(result, Ok), result
-    assert isinstance(result.value, Item)
-    return result.value
-
-
-def items_of(result: Result) -> tuple[Item, ...]:
-    assert isinstance(result, Ok), result
-    assert isinstance(result.value, ItemList)
-    return result.value.items
-
-
-def forget(redis: Redis, command_id: str) -> None:
-    """Redis loses what it knows of a command."""
-    redis.delete(keys.job(command_id), keys.results(command_id))
 
 
 def test_the_life_of_a_rating(system: Settings) -> None:
@@ -149,79 +102,46 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_a_client_can_be_made_of_any_redis_client(system: Settings, redis_client: Redis, name: str) -> None:
+def test_a_client_can_be_made_of_any_redis_client(system: Settings, redis_client: Redis) -> None:
     """However that one is configured; it stays its owner's, and closing ours leaves no connection behind."""
-    retrying = {} if "single" in OPTIONS[name] else {"retry": Retry(ExponentialBackoff(), 3)}
-    with Redis.from_url(system.redis_url, client_name="theirs", **OPTIONS[name], **retrying) as theirs:
-        theirs.ping()
-        with FeedbackClient(theirs) as client:
-            result = client.put("s", "m1", "positive", note="n")
-            assert items_of(client.list("s", at_least=result.revision)) == (item_of(result),)
-            assert len(connections(redis_client, "theirs")) > 1
-        assert len(connections(redis_client, "theirs")) == 1
-        assert theirs.ping()
+    retrying: dict[str, Any] = {"retry": Retry(ExponentialBackoff(), 3)}
+    for message_id, (name, options) in zip(MESSAGES, OPTIONS.items(), strict=False):
+        with Redis.from_url(system.redis_url, client_name=message_id, **options, **retrying) as theirs:
+            theirs.ping()
+            with FeedbackClient(theirs) as client:
+                result = client.put("s", message_id, "positive", note=name)
+                assert items_of(client.list("s", at_least=result.revision))[-1] == item_of(result), name
+                assert connections(redis_client, message_id) > 1, name
+            assert connections(redis_client, message_id) == 1, name
+            assert theirs.ping(), name
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_an_async_client_can_be_made_of_any_redis_client(system: Settings, redis_client: Redis, name: str) -> None:
+def test_an_async_client_can_be_made_of_any_redis_client(system: Settings, redis_client: Redis) -> None:
     """As above, for asyncio."""
+    retrying: dict[str, Any] = {"retry": AsyncRetry(ExponentialBackoff(), 3)}
 
-    async def use() -> None:
-        retrying = {"retry": AsyncRetry(ExponentialBackoff(), 3)}
-        async with aio.Redis.from_url(system.redis_url, client_name="theirs", **OPTIONS[name], **retrying) as theirs:
+    async def use(message_id: str, name: str) -> None:
+        async with aio.Redis.from_url(system.redis_url, client_name=message_id, **OPTIONS[name], **retrying) as theirs:
             await theirs.ping()
             async with AsyncFeedbackClient(theirs) as client:
-                result = await client.put("s", "m1", "positive", note="n")
-                assert items_of(await client.list("s", at_least=result.revision)) == (item_of(result),)
-            assert len(connections(redis_client, "theirs")) == 1
-            assert await theirs.ping()
+                result = await client.put("s", message_id, "positive", note=name)
+                assert items_of(await client.list("s", at_least=result.revision))[-1] == item_of(result), name
+                assert connections(redis_client, message_id) > 1, name
+            assert connections(redis_client, message_id) == 1, name
+            assert await theirs.ping(), name
 
-    asyncio.run(use())
+    for message_id, name in zip(MESSAGES, OPTIONS, strict=False):
+        asyncio.run(use(message_id, name))
 
 
-def connections(redis: Redis, name: str) -> list[Any]:
-    """The server's view; a closed connection may take it a moment."""
+def connections(redis: Redis, name: str) -> int:
+    """The connections of that name, as the server sees them; those that are being closed may take a moment."""
 
     def seen() -> list[Any]:
         return [one for one in redis.client_list() if one["name"] == name]
 
-    wait_until(lambda: all(one["flags"] == "N" for one in seen()), "no client is closing")
-    return seen()
-
-
-def test_a_closed_client_takes_no_more_work(idle: Redis, valkey_url: str) -> None:
-    """Every operation says so, and so do its tickets."""
-    client = FeedbackClient.from_url(valkey_url)
-    with client:
-        ticket = client.submit(Put("s", "m", "positive"))
-    calls: list[Callable[[], object]] = [
-        lambda: client.put("s", "m", "positive"),
-        lambda: client.delete("s", "m", if_version=None),
-        lambda: client.list("s"),
-        lambda: client.result_of(ticket.command_id),
-        lambda: client.submit(Put("s", "m", "positive")),
-        lambda: client.submit_many([]),
-        ticket.result,
-    ]
-    for call in calls:
-        with pytest.raises(ShuttingDown):
-            call()
-    client.close()
-
-
-def test_a_closed_async_client_takes_no_more_work(idle: Redis, valkey_url: str) -> None:
-    """As above."""
-
-    async def use() -> None:
-        client = AsyncFeedbackClient.from_url(valkey_url)
-        async with client:
-            ticket = await client.submit(Put("s", "m", "positive"))
-        for call in (client.list("s"), client.put("s", "m", "positive"), ticket.result(), client.submit_many([])):
-            with pytest.raises(ShuttingDown):
-                await call
-
-    asyncio.run(use())
+    wait_until(lambda: all(one["flags"] == "N" for one in seen()), "no connection is closing")
+    return len(seen())
 
 
 def test_waiting_asks_the_server_a_handful_of_times(idle: Redis, valkey_url: str) -> None:
@@ -238,11 +158,20 @@ def test_waiting_asks_the_server_a_handful_of_times(idle: Redis, valkey_url: str
     assert statistics["cmdstat_xread"]["calls"] <= 2
 
 
-def test_a_command_that_nobody_serves_waits_for_its_worker(system: Settings, idle: Redis, tmp_path: Path) -> None:
-    """Enqueued before any worker runs, answered when one does; a timeout in between loses nothing."""
-    with FeedbackClient.from_url(system.redis_url) as client:
+def test_a_command_that_nobody_serves_waits_for_its_worker(
+    redis_client: Redis, valkey_url: str, tmp_path: Path
+) -> None:
+    """Enqueued while none runs, answered when one does; a timeout in between loses nothing."""
+    settings = settings_for(valkey_url, tmp_path)
+    write_session(settings, "s", "m1")
+    with FeedbackClient.from_url(valkey_url) as client:
+        with serving(settings):
+            wait_until(lambda: redis_client.exists(keys.TOPOLOGY), "a worker set the server up")
         ticket = client.submit(Put("s", "m1", "positive"))
-        assert item_of(ticket.result()).message_id == "m1"
+        with pytest.raises(ResultTimeout):
+            ticket.result(timeout=0)
+        with serving(settings):
+            assert item_of(ticket.result()).message_id == "m1"
 
 
 def test_sending_again_by_the_same_id_answers_the_same(system: Settings, redis_client: Redis) -> None:
@@ -260,104 +189,6 @@ def test_sending_again_by_the_same_id_answers_the_same(system: Settings, redis_c
         recorded = client.result_of(command_id)
         assert (msgspec.json.encode(recorded), recorded.revision) == (letters, first.revision)
         assert json.loads(letters)["value"]["note"] == "n"
-
-
-def test_an_unknown_command_is_said(system: Settings) -> None:
-    """Neither waiting nor recorded."""
-    with FeedbackClient.from_url(system.redis_url) as client:
-        with pytest.raises(CommandUnknown):
-            client.result_of(str(uuid4()))
-        with pytest.raises(InvalidRequest):
-            client.result_of("*")
-
-
-def test_an_id_is_not_used_twice(system: Settings, redis_client: Redis) -> None:
-    """With another payload it is refused: at once while the job is there, by the worker when it is gone."""
-    command_id = str(uuid4())
-    with FeedbackClient.from_url(system.redis_url) as client:
-        first = client.put("s", "m1", "positive", command_id=command_id)
-        with pytest.raises(CommandIdReused):
-            client.submit(Put("s", "m1", "negative", command_id=command_id))
-        good, reused = client.submit_many(
-            [Put("s", "m2", "positive"), Put("s", "m3", "positive", command_id=command_id)]
-        )
-        assert item_of(good.result()).message_id == "m2"
-        with pytest.raises(CommandIdReused):
-            reused.result()
-        forget(redis_client, command_id)
-        with pytest.raises(CommandIdReused):
-            client.put("s", "m1", "negative", command_id=command_id)
-        assert items_of(client.list("s"))[0] == item_of(first)
-
-
-def test_an_expired_command_is_never_applied(system: Settings) -> None:
-    """And says so; a new id is free to try."""
-    past = time.time_ns() // 1_000_000 - 1000
-    with FeedbackClient.from_url(system.redis_url) as client:
-        with pytest.raises(CommandExpired):
-            client.put("s", "m1", "positive", expires_at=past)
-        assert items_of(client.list("s")) == ()
-        assert item_of(client.put("s", "m1", "positive")).message_id == "m1"
-
-
-def test_a_full_queue_refuses(idle: Redis, valkey_url: str) -> None:
-    """Past `max_queued` of a partition; what was enqueued before stays, and sending that again is no refusal."""
-    with FeedbackClient.from_url(valkey_url, max_queued=2) as client:
-        requests = [Put("s", f"m{number}", "positive", command_id=uuid4()) for number in range(3)]
-        tickets = client.submit_many(requests)
-        with pytest.raises(QueueFull):
-            tickets[2].result()
-        with pytest.raises(QueueFull):
-            client.submit(Put("s", "m", "positive"))
-        assert client.submit(requests[0]).command_id == tickets[0].command_id
-        partition = Topology(generation=1, partitions=4, max_note_bytes=1).partition_of("s")
-        queued = [one.decode() for one in idle.lrange(keys.queue(partition), 0, -1)]
-        assert queued == [ticket.command_id for ticket in tickets[:2]]
-
-
-@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), True, None, "1"])
-def test_a_malformed_timeout_sends_nothing(redis_client: Redis, valkey_url: str, timeout: Any) -> None:
-    """By any operation."""
-    with FeedbackClient.from_url(valkey_url) as client:
-        calls: list[Callable[[], object]] = [
-            lambda: client.put("s", "m", "positive", timeout=timeout),
-            lambda: client.delete("s", "m", if_version=None, timeout=timeout),
-            lambda: client.list("s", timeout=timeout),
-            lambda: client.result_of(str(uuid4()), timeout=timeout),
-            lambda: client.submit(Put("s", "m", "positive"), timeout=timeout),
-        ]
-        for call in calls:
-            with pytest.raises(InvalidRequest):
-                call()
-    assert redis_client.dbsize() == 0
-
-
-def test_a_url_that_nobody_answers_is_said(valkey_url: str) -> None:
-    """Early, by both clients; and what is no URL is said at once."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"redis://127.0.0.1:{server.getsockname()[1]}"
-    with FeedbackClient.from_url(url) as client, pytest.raises(QueueUnavailable):
-        client.put("s", "m", "positive", timeout=60)
-
-    async def ask() -> None:
-        async with AsyncFeedbackClient.from_url(url) as client:
-            with pytest.raises(QueueUnavailable):
-                await client.list("s", timeout=60)
-
-    asyncio.run(ask())
-    for make in (FeedbackClient.from_url, AsyncFeedbackClient.from_url):
-        with pytest.raises(QueueUnavailable):
-            make("http://127.0.0.1")
-
-
-def test_a_server_that_was_never_set_up_is_said(redis_client: Redis, valkey_url: str) -> None:
-    """Nothing was enqueued; the message tells what to start."""
-    with FeedbackClient.from_url(valkey_url) as client:
-        with pytest.raises(QueueUnavailable, match="feedback worker"):
-            client.put("s", "m", "positive", timeout=0.2)
-        assert redis_client.dbsize() == 0
-        with pytest.raises(QueueUnavailable, match="feedback projector"):
-            client.list("s", timeout=0.2)
 
 
 def test_two_hundred_puts_at_once(system: Settings) -> None:

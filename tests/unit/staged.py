@@ -17,6 +17,8 @@ Server = Callable[[Args], Any]
 
 NOW_MS = 1_790_000_000_000
 TOPOLOGY = [b"1", b"4", b"8"]
+# Where the script's commands begin among the arguments, and how many each has (feedback/scripts/enqueue.lua).
+_FIRST, _FIELDS = 15, 6
 LOST = RedisConnectionError("connection lost")
 
 
@@ -104,7 +106,7 @@ def serving(args: Args) -> Any:
 
 def enqueued(args: Args) -> list[tuple[str, int]]:
     """Command ids and partitions in a call of the enqueueing script."""
-    return list(zip(args[15::5], args[16::5], strict=False))
+    return list(zip(args[_FIRST::_FIELDS], args[_FIRST + 1 :: _FIELDS], strict=True))
 
 
 def put(session_id: str, **members: Any) -> Put:

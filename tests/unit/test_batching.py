@@ -249,14 +249,14 @@ def assert_nothing_overtakes(batch: Sequence[Pending], outcomes: Sequence[Outcom
             waiting.add(pending.command.session_id)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200)
 @given(scripts)
 def test_the_core_does_what_the_contract_says(script: Script) -> None:
     """Changing lives, duplicates, reused ids, deadlines, failing logs, several partitions, any batches."""
     Run().play(script)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.fixed_dictionaries(dict.fromkeys(SESSIONS, worlds)), scripts, st.data())
 def test_a_batch_cut_anywhere_is_the_same_batch(here: dict[str, World], script: Script, data: st.DataObject) -> None:
     """Outcomes and store are the same, when what is deferred goes first in the next part. (A reused id would

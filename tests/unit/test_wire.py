@@ -228,10 +228,10 @@ def test_somebody_elses_pickle_is_never_run(tmp_path: Path) -> None:
 
 
 def test_a_zlib_bomb_costs_no_more_than_a_command() -> None:
-    """512 MiB in 512 KiB: what comes out is cut at the bound."""
-    deflate = zlib.compressobj(9)
+    """128 MiB in 128 KiB: what comes out is cut at the bound."""
+    deflate = zlib.compressobj(1)
     block = bytes(2**20)
-    bomb = b"".join([*(deflate.compress(block) for _ in range(512)), deflate.flush()])
+    bomb = b"".join([*(deflate.compress(block) for _ in range(128)), deflate.flush()])
     tracemalloc.start()
     try:
         with pytest.raises(InvalidRequest, match="larger"):
