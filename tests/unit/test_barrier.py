@@ -1,0 +1,110 @@
+"""The barrier over several Sessions: unchanged logs cost no thread, changed ones are read side by side."""
+
+import threading
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+
+from feedback.errors import LogCorrupt, LogUnreadable
+from feedback.model import SessionIdentity
+from persistence.session_log import LogView, SessionLogs
+from worker.barrier import LogBarrier, Need
+
+IDENTITY = SessionIdentity(created_at=1, cwd="/w")
+
+
+class View:
+    identity = IDENTITY
+    events = 1
+
+    def eligible(self, message_id: str) -> bool:
+        return message_id == "m"
+
+
+VIEW = cast("LogView", View())
+
+
+class Logs:
+    """Stands for `SessionLogs`: which Sessions are unchanged, and what reading one does."""
+
+    def __init__(self, unchanged: tuple[str, ...] = ()) -> None:
+        self.unchanged = unchanged
+        self.meet: threading.Barrier | None = None
+        self.threads: dict[str, threading.Thread] = {}
+        self.asked: list[tuple[str, str]] = []
+
+    def peek(self, session_id: str) -> LogView | None:
+        return VIEW if session_id in self.unchanged else None
+
+    def inspect(self, session_id: str) -> LogView | None:
+        return self._read("inspect", session_id)
+
+    def make_durable(self, session_id: str) -> LogView | None:
+        return self._read("make_durable", session_id)
+
+    def _read(self, how: str, session_id: str) -> LogView | None:
+        self.asked.append((how, session_id))
+        self.threads[session_id] = threading.current_thread()
+        if self.meet is not None:
+            self.meet.wait(timeout=30)
+        match session_id:
+            case "absent":
+                return None
+            case "corrupt":
+                raise LogCorrupt(session_id, "/p", "bad frame")
+            case "unreadable":
+                raise LogUnreadable(session_id, "/p", "EIO")
+            case _:
+                return VIEW
+
+
+@pytest.fixture
+def logs() -> Logs:
+    return Logs()
+
+
+@pytest.fixture
+def barrier(logs: Logs) -> Iterator[LogBarrier]:
+    with LogBarrier(cast("SessionLogs", logs), threads=2) as barrier:
+        yield barrier
+
+
+DURABLE = Need(durable=True)
+
+
+def test_logs_that_changed_are_read_side_by_side(logs: Logs, barrier: LogBarrier) -> None:
+    """Two readings that wait for each other: one after the other they would never end."""
+    logs.meet = threading.Barrier(2)
+    assert barrier.check({"a": DURABLE, "b": DURABLE}) == {"a": VIEW, "b": VIEW}
+
+
+def test_unchanged_logs_and_a_single_one_stay_in_the_callers_thread(logs: Logs, barrier: LogBarrier) -> None:
+    logs.unchanged = ("a", "b")
+    barrier.check({"a": DURABLE, "b": DURABLE, "c": DURABLE})
+    assert set(logs.threads.values()) == {threading.current_thread()}
+
+
+def test_only_a_put_needs_the_log_durable(logs: Logs, barrier: LogBarrier) -> None:
+    barrier.check({"put": DURABLE})
+    barrier.check({"delete": Need(durable=False)})
+    assert logs.asked == [("make_durable", "put"), ("inspect", "delete")]
+
+
+def test_each_session_has_its_own_answer(barrier: LogBarrier) -> None:
+    answers = barrier.check(dict.fromkeys(("a", "absent", "corrupt", "unreadable"), DURABLE))
+    assert answers["a"] is VIEW
+    assert answers["absent"] is None
+    assert isinstance(answers["corrupt"], LogCorrupt)
+    assert isinstance(answers["unreadable"], LogUnreadable)
+
+
+def test_what_nobody_foresaw_is_raised(barrier: LogBarrier, logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug is not a failure of the contract: whoever runs the batch has to isolate it."""
+
+    def broken(session_id: str) -> LogView | None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(logs, "make_durable", broken)
+    with pytest.raises(ZeroDivisionError):
+        barrier.check({"a": DURABLE, "b": DURABLE})
