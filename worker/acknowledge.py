@@ -20,7 +20,7 @@ def acknowledge(queue: ClaimQueue, store: SidecarStore, endings: Sequence[tuple[
     while True:
         try:
             # What the store itself no longer has cannot be healed: that gap stays, and consumers see it.
-            queue.finish(endings, past_gap=bool(healed))
+            queue.finish(endings, past_gap=healed)
         except StreamBehind as behind:
             head = store.heads([behind.partition])[behind.partition]
             publish_missing(queue, store, behind.partition, behind.sequence, head)

@@ -6,7 +6,7 @@ worker, fails what it finds there for a minute (PEERS, 3.3), and a parked Sessio
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Self, TypeAlias
 
@@ -160,11 +160,12 @@ class ClaimQueue:
             args += event
         _publish(self._redis, (keys.events(partition),), args)
 
-    def finish(self, endings: Sequence[tuple[Claimed, Ending]], *, past_gap: bool = False) -> None:
+    def finish(self, endings: Sequence[tuple[Claimed, Ending]], *, past_gap: Collection[PartitionId] = ()) -> None:
         """Acknowledge a batch atomically; repeating it changes nothing.
 
         Raises:
-            StreamBehind: events before these are missing from a stream; nothing was done. `past_gap` skips the check.
+            StreamBehind: events before these are missing from a stream, which is of no partition in `past_gap`;
+                nothing was done.
         """
         partitions = list(dict.fromkeys(claim.partition for claim, _ in endings))
         names: list[str] = []
@@ -183,7 +184,7 @@ class ClaimQueue:
             keys.RQ_JOB_PREFIX,
             keys.RQ_RESULTS_PREFIX,
             datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            int(past_gap),
+            "".join(str(int(partition in past_gap)) for partition in partitions),
         ]
         places = {partition: place for place, partition in enumerate(partitions, start=1)}
         for claim, ending in endings:

@@ -47,7 +47,10 @@ class Pending(Struct, frozen=True, kw_only=True):
 
 
 class Answered(Struct, frozen=True):
-    """The command has its outcome: recorded now, or long ago (a redelivery)."""
+    """The command has its outcome: recorded now, or long ago (a redelivery).
+
+    `sequence` is the event's place in the stream of the command's partition, 0 when it belongs to another one.
+    """
 
     event: Event
     sequence: int
@@ -144,7 +147,9 @@ class _State:
         if command.expires_at > record.expires_at:
             # The record must outlive this copy's deadline too.
             self.deadlines[command.command_id] = command.expires_at
-        return Answered(decode_event(record.event), record.sequence, record.event)
+        # Applied under another number of partitions: its event stands in a stream of that generation.
+        sequence = record.sequence if record.partition == pending.partition else 0
+        return Answered(decode_event(record.event), sequence, record.event)
 
     def _current(self, pending: Pending) -> Item | None:
         """The item of the current identity: a row of another one counts as absent."""

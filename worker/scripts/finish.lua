@@ -4,7 +4,7 @@
 -- KEYS per partition: claimed list, event stream, RQ's finished registry, RQ's failed registry
 -- ARGV[1] worker name          ARGV[2] result TTL in seconds   ARGV[3] failure TTL in seconds
 -- ARGV[4] events kept          ARGV[5] job key prefix          ARGV[6] result stream prefix
--- ARGV[7] now, as RQ writes times                              ARGV[8] "1": publish even past a gap
+-- ARGV[7] now, as RQ writes times                              ARGV[8] per partition "1" (publish even past a gap) or "0"
 -- then per command, in claim order: index of its partition, id, kind, and
 --   kind "answered": result, revision, sequence, event
 --   kind "failed":   traceback, failure, name for RQ's tools, ""
@@ -33,7 +33,7 @@ for i = FIRST, #ARGV, FIELDS do
     local p, sequence = tonumber(ARGV[i]), tonumber(ARGV[i + 5])
     last[p] = last[p] or { stream = last_sequence(KEYS[4 * p - 2]) }
     local known = last[p].next or last[p].stream
-    if ARGV[8] ~= '1' and sequence > known + 1 then
+    if string.sub(ARGV[8], p, p) ~= '1' and sequence > known + 1 then
       return { 'gap', p, last[p].stream }
     end
     last[p].next = math.max(known, sequence)

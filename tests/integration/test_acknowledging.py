@@ -1,0 +1,134 @@
+"""Acknowledging batches: event streams are copies of the store's log, and are mended from it, each on its own."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from feedback import FeedbackClient, keys
+from feedback.commands import PutCommand, digest_of
+from feedback.partitions import PartitionId
+from feedback.settings import Settings
+from tests.harness import serving, settings_for, wait_until, write_session
+from tests.integration.rq_jobs import entries, partition_of, put_command, request_of, results_of
+from tests.outcomes import published_events, stored_events
+from worker.acknowledge import acknowledge
+from worker.claims import Claim, Claimed, ClaimQueue, Ending
+from worker.core.shares import Rebalance
+from worker.engine import Ownership
+from worker.leases import LeaseTable
+from worker.runtime import Runtime, open_runtime
+
+pytestmark = pytest.mark.server
+
+PARTITIONS = 2
+SESSIONS = ("even", "odd")
+"""One Session in each partition."""
+
+
+@pytest.fixture
+def settings(valkey_url: str, tmp_path: Path) -> Settings:
+    settings = settings_for(valkey_url, tmp_path, partitions=PARTITIONS)
+    assert {partition_of(settings, session_id).number for session_id in SESSIONS} == set(range(PARTITIONS))
+    for session_id in SESSIONS:
+        write_session(settings, session_id, "m1", "m2", "m3")
+    return settings
+
+
+class Owner:
+    """Owns all partitions, and works step by step."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.queue = ClaimQueue(runtime.redis, "w1", runtime.settings)
+        table = LeaseTable(runtime.redis, "w1", runtime.topology, runtime.settings.lease_ttl)
+        table.acquire(Rebalance(acquire=tuple((number, None) for number in range(PARTITIONS))), {})
+        fences = runtime.store.acquire_fences(runtime.topology.all_partitions(), "w1")
+        self.owned = {partition: Ownership(fence.epoch, fence.sequence) for partition, fence in fences.items()}
+
+    def commit(self, *commands: PutCommand) -> Sequence[tuple[Claimed, Ending]]:
+        """Enqueue, claim and commit these commands."""
+        with FeedbackClient(self.runtime.redis) as client:
+            client.submit_many([request_of(command) for command in commands])
+        batches = self.queue.claim(dict.fromkeys(self.owned, 0), 100)
+        return self.process([claim for batch in batches.values() if batch is not None for claim in batch.claims])
+
+    def process(self, claims: Sequence[Claimed]) -> Sequence[tuple[Claimed, Ending]]:
+        return self.runtime.engine.process(claims, self.owned, {}, {}).ended
+
+    def acknowledge(self, endings: Sequence[tuple[Claimed, Ending]]) -> None:
+        acknowledge(self.queue, self.runtime.store, endings)
+
+    def stream(self, partition: PartitionId) -> list[bytes]:
+        return [fields[b"event"] for fields in entries(self.runtime.redis, keys.events(partition))]
+
+    def log(self, partition: PartitionId) -> list[bytes]:
+        return [event for _, event in self.runtime.store.outcomes(partition, 0, 1000)]
+
+
+@pytest.fixture
+def owner(redis_client: Redis, settings: Settings) -> Iterator[Owner]:
+    with open_runtime(settings, redis_client) as runtime:
+        yield Owner(runtime)
+
+
+def test_every_stream_that_lost_events_gets_them_back(owner: Owner) -> None:
+    """One batch over two partitions, both of whose streams are gone: neither keeps a hole."""
+    owner.acknowledge(owner.commit(*(put_command(session_id, "m1") for session_id in SESSIONS)))
+    endings = owner.commit(*(put_command(session_id, "m2") for session_id in SESSIONS))
+    owner.runtime.redis.delete(*map(keys.events, owner.owned))
+    owner.acknowledge(endings)
+    for partition in owner.owned:
+        assert len(owner.stream(partition)) == 2
+        assert owner.stream(partition) == owner.log(partition)
+
+
+def test_what_the_store_has_forgotten_too_stays_a_gap(owner: Owner) -> None:
+    """Nobody waits for an event that is nowhere: the later ones are published, and consumers see the hole."""
+    owner.acknowledge(owner.commit(*(put_command(session_id, "m1") for session_id in SESSIONS)))
+    owner.runtime.store.prune(expired_before=2**53, limit=100)
+    owner.runtime.redis.delete(*map(keys.events, owner.owned))
+    owner.acknowledge(owner.commit(*(put_command(session_id, "m2") for session_id in SESSIONS)))
+    for partition in owner.owned:
+        assert owner.stream(partition) == owner.log(partition)
+        assert owner.runtime.redis.xinfo_stream(keys.events(partition))["last-generated-id"] == b"2-0"
+
+
+def test_an_acknowledgement_is_safe_to_repeat(owner: Owner) -> None:
+    """Its answer may get lost: one result, one event, nothing claimed."""
+    command = put_command("even", "m1")
+    endings = owner.commit(command)
+    for _ in range(2):
+        owner.acknowledge(endings)
+    partition = partition_of(owner.runtime.settings, "even")
+    assert results_of(owner.runtime.redis, command.command_id) == [b"1"]
+    assert len(owner.stream(partition)) == 1
+    assert not owner.runtime.redis.exists(keys.claimed(partition))
+
+
+def test_a_command_recorded_under_another_generation_is_answered_without_its_event(owner: Owner) -> None:
+    """That one belongs to another stream; in this one its number would be ahead of all that follow."""
+    command = put_command("even", "m1")
+    owner.acknowledge(owner.commit(command))
+    later = PartitionId(2, 0)
+    fence = owner.runtime.store.acquire_fences([later], "w1")[later]
+    owner.owned[later] = Ownership(fence.epoch, fence.sequence)
+    redelivered = Claim(later, command.command_id.encode(), command, digest_of(command), 0)
+    owner.runtime.redis.rpush(keys.claimed(later), command.command_id)
+    owner.acknowledge(owner.process([redelivered]))
+    assert results_of(owner.runtime.redis, command.command_id) == [b"1", b"1"]
+    assert owner.stream(later) == []
+
+
+def test_a_server_that_forgot_everything_gets_the_events_back(redis_client: Redis, settings: Settings) -> None:
+    """While a worker serves: streams equal the store's log again, and commands go on being answered."""
+    with serving(settings, projector=False), FeedbackClient(redis_client) as client:
+        for session_id in SESSIONS:
+            assert client.put(session_id, "m1", "positive").ok
+        before = stored_events(settings)
+        redis_client.flushall()
+        wait_until(lambda: published_events(redis_client, settings) == before, "the events stand there again")
+        for session_id in SESSIONS:
+            assert client.put(session_id, "m2", "positive").ok
+        assert published_events(redis_client, settings) == stored_events(settings)
