@@ -249,6 +249,14 @@ def assert_nothing_overtakes(batch: Sequence[Pending], outcomes: Sequence[Outcom
             waiting.add(pending.command.session_id)
 
 
+def test_a_new_life_starts_without_items() -> None:
+    """Within one batch: its first put replaces the row, and with it what it held of other messages."""
+    sends = [Send("s0", name, "put", "positive", None, "current", None, 100) for name in MESSAGES]
+    run = Run()
+    run.play([*sends, Change("s0", Log(LIVES[1], ALL)), *sends, Cut(1), *sends])
+    assert run.model.sessions["s0"]["revision"] == 2 * len(MESSAGES)
+
+
 @settings(max_examples=200)
 @given(scripts)
 def test_the_core_does_what_the_contract_says(script: Script) -> None:

@@ -24,9 +24,9 @@ def test_a_beat_that_stands_still_is_dead_after_the_ttl() -> None:
 def test_a_beat_that_changes_keeps_alive() -> None:
     """Forward, or back after a restart."""
     liveness = Liveness(5)
-    for now, beat in ((100.0, 1), (104.0, 2), (108.0, 1), (112.0, 7)):
+    for now, beat in ((100.0, 8), (104.0, 9), (108.0, 2), (112.0, 1), (116.0, 7)):
         assert liveness.observe({"a": beat}, now) == {"a"}
-    assert liveness.observe({"a": 7}, 117.0) == frozenset()
+    assert liveness.observe({"a": 7}, 121.0) == frozenset()
 
 
 def test_a_dead_worker_that_beats_again_is_alive() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worker.core.shares import Rebalance, rebalance
+from worker.core.shares import SINGLE_PREFIX, Rebalance, rebalance
 
 WORKERS = ("a", "b", "c", "d", "e", "dead")
 
@@ -160,3 +160,11 @@ def test_an_empty_plan_is_false() -> None:
     assert not Rebalance()
     assert Rebalance(release=(1,))
     assert Rebalance(acquire=((1, None),))
+
+
+def test_who_holds_a_partition_for_one_command_has_no_share() -> None:
+    """It is not counted among the workers; what it holds is left to it while it is alive, and free afterwards."""
+    single = SINGLE_PREFIX + "x"
+    plan = rebalance("a", ("a", single), {0: single}, 4)
+    assert sorted(plan.acquire) == [(1, None), (2, None), (3, None)]
+    assert (0, single) in rebalance("a", ("a",), {0: single}, 4).acquire

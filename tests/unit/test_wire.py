@@ -295,6 +295,14 @@ def test_a_result_that_is_none_is_a_value_error(data: bytes) -> None:
             decode_result(form)
 
 
+@pytest.mark.parametrize("noise", [b"\n", b" ", b"!", b"=", b"\xff"])
+def test_base64_with_noise_in_it_is_no_result(noise: bytes) -> None:
+    """It is not what was written."""
+    written = wire.encode_result(Ok(value=Absent()))
+    with pytest.raises(ValueError):
+        decode_result(written[:8] + noise + written[8:])
+
+
 def test_a_result_past_any_command_is_not_decoded() -> None:
     """It is refused by its size."""
     with pytest.raises(ValueError, match="larger"):
