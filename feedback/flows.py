@@ -31,7 +31,7 @@ from feedback.errors import (
 )
 from feedback.failures import decode_failure, error_of
 from feedback.notes import is_blank, utf8_size
-from feedback.partitions import Topology
+from feedback.partitions import TOPOLOGY_FIELDS, Topology
 from feedback.requests import Request, check_text
 from feedback.results import NoteBlank, NoteTooLarge, Rejected, Result, at_revision, result_from_builtins
 from feedback.scripting import Script
@@ -243,12 +243,14 @@ class Flows:
     def _load_topology(self, deadline: float) -> Flow[Topology]:
         delay = 0.02
         while True:
-            reply = yield from self._call(
-                ("HMGET", keys.TOPOLOGY, "generation", "partitions", "max_note_bytes"), deadline
-            )
-            if None not in reply:
-                self._topology = _topology(reply)
-                return self._topology
+            reply = yield from self._call(("HMGET", keys.TOPOLOGY, *TOPOLOGY_FIELDS), deadline)
+            try:
+                topology = Topology.of_fields(reply)
+            except ValueError:
+                raise QueueUnavailable(f"the topology on this server is not readable: {reply!r:.100}") from None
+            if topology is not None:
+                self._topology = topology
+                return topology
             if time.monotonic() + delay > deadline:
                 raise QueueUnavailable("no worker has set this server up yet: start one (`feedback worker`)")
             yield Sleep(delay)
@@ -316,16 +318,6 @@ class Flows:
                 return reply
             yield Sleep(delay * random.uniform(0.5, 1))  # noqa: S311 - jitter, not a secret
             delay = min(2 * delay, 1.0)
-
-
-def _topology(reply: Sequence[bytes]) -> Topology:
-    try:
-        generation, partitions, max_note_bytes = map(int, reply)
-    except ValueError:
-        partitions = 0
-    if partitions < 1:
-        raise QueueUnavailable(f"the topology on this server is not readable: {reply!r:.100}")
-    return Topology(generation=generation, partitions=partitions, max_note_bytes=max_note_bytes)
 
 
 def _deadline_ms(deadline: float) -> int:

@@ -1,8 +1,12 @@
 """Which partition serves a Session (DESIGN, "Queue topology")."""
 
+from collections.abc import Iterable
 from zlib import crc32
 
 from msgspec import Struct
+
+TOPOLOGY_FIELDS = ("generation", "partitions", "max_note_bytes")
+"""Of the hash at `keys.TOPOLOGY`."""
 
 
 class PartitionId(Struct, frozen=True, order=True):
@@ -28,6 +32,21 @@ class Topology(Struct, frozen=True, kw_only=True):
     def partition_of(self, session_id: str) -> PartitionId:
         """CRC-32 of the id's UTF-8 bytes, modulo the number of partitions: any language can compute it."""
         return PartitionId(self.generation, crc32(session_id.encode()) % self.partitions)
+
+    @staticmethod
+    def of_fields(values: Iterable[bytes | str | None]) -> "Topology | None":
+        """The values of `TOPOLOGY_FIELDS` as a topology; None when one is missing.
+
+        Raises:
+            ValueError: anybody may have written it, and it is none.
+        """
+        known = [int(value) for value in values if value is not None]
+        if len(known) != len(TOPOLOGY_FIELDS):
+            return None
+        generation, partitions, max_note_bytes = known
+        if partitions < 1:
+            raise ValueError(f"{partitions} partitions")
+        return Topology(generation=generation, partitions=partitions, max_note_bytes=max_note_bytes)
 
     def all_partitions(self) -> tuple[PartitionId, ...]:
         return tuple(PartitionId(self.generation, number) for number in range(self.partitions))

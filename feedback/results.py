@@ -73,14 +73,14 @@ class _Positioned(Struct, frozen=True, dict=True):
 class Ok(_Positioned, frozen=True, kw_only=True, dict=True):
     """The operation succeeded."""
 
-    ok: bool = True
+    ok: Literal[True] = True
     value: Value
 
 
 class Rejected(_Positioned, frozen=True, kw_only=True, dict=True):
     """The operation was refused for a business reason; nothing changed."""
 
-    ok: bool = False
+    ok: Literal[False] = False
     error: Rejection
 
 

@@ -4,10 +4,8 @@ from redis import Redis
 
 from feedback import keys
 from feedback.errors import SettingsInvalid
-from feedback.partitions import Topology
+from feedback.partitions import TOPOLOGY_FIELDS, Topology
 from persistence.sidecar.store import StoredTopology
-
-_MEMBERS = ("generation", "partitions", "max_note_bytes")
 
 
 def read_topology(redis: Redis) -> Topology | None:
@@ -15,12 +13,9 @@ def read_topology(redis: Redis) -> Topology | None:
     if redis.execute_command("TYPE", keys.TOPOLOGY) != b"hash":
         return None
     try:
-        generation, partitions, max_note_bytes = map(int, redis.execute_command("HMGET", keys.TOPOLOGY, *_MEMBERS))
-    except (TypeError, ValueError):
+        return Topology.of_fields(redis.execute_command("HMGET", keys.TOPOLOGY, *TOPOLOGY_FIELDS))
+    except ValueError:
         return None
-    if partitions < 1:
-        return None
-    return Topology(generation=generation, partitions=partitions, max_note_bytes=max_note_bytes)
 
 
 def check_topology(topology: Topology, stored: StoredTopology | None) -> None:

@@ -22,7 +22,9 @@ def open_store(url: str) -> SidecarStore:
         StoreForeign, StoreUnavailable: as `SqliteStore`.
     """
     if not url.startswith(_SQLITE) or not url.removeprefix(_SQLITE).strip("/"):
+        # Another database's URL may hold a password.
         raise SettingsInvalid(
-            f"sidecar_url: {url!r} is not supported; give sqlite:///relative/path or sqlite:////absolute/path"
+            f"sidecar_url: a URL of scheme {url.partition(':')[0]!r} that names no store; "
+            "give sqlite:///relative/path or sqlite:////absolute/path"
         )
     return SqliteStore(Path(url.removeprefix(_SQLITE)))
