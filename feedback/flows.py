@@ -189,7 +189,10 @@ class Flows:
         known = parse_command_id(command_id)
         deadline = time.monotonic() + timeout
         if (yield from self._call(("EXISTS", keys.job(known), keys.results(known)), deadline)):
-            return (yield from self.wait(known, max(0.0, deadline - time.monotonic())))
+            try:
+                return (yield from self.wait(known, max(0.0, deadline - time.monotonic())))
+            except CommandIdReused:
+                pass  # what stands there is the refusal of a later use; the record has the answer to the first one
         query = queries.OutcomeQuery(query_id=uuid4().hex, deadline=_deadline_ms(deadline), command_id=known)
         answer = yield from self._answer(query, deadline)
         if isinstance(answer, queries.Unknown):

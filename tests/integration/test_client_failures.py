@@ -56,6 +56,7 @@ def test_an_id_is_not_used_twice(system: Settings, redis_client: Redis) -> None:
         with pytest.raises(CommandIdReused):
             client.put("s", "m1", "negative", command_id=command_id)
         assert items_of(client.list("s"))[0] == item_of(first)
+        assert client.result_of(command_id) == first, "the refusal hides the answer to the first use"
 
 
 def test_an_expired_command_is_never_applied(system: Settings) -> None:

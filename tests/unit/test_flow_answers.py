@@ -11,6 +11,7 @@ from feedback import keys
 from feedback.errors import (
     CommandExpired,
     CommandFailed,
+    CommandIdReused,
     CommandUnknown,
     FeedbackError,
     InvalidRequest,
@@ -323,6 +324,15 @@ def test_the_outcome_of_a_command_that_redis_forgot_is_asked_for(stage: Stage) -
     assert query.command_id == ID
     with pytest.raises(CommandUnknown, match=ID):
         stage.run(stage.flows.outcome(ID, 30), Projector(Unknown()))
+
+
+def test_a_later_use_of_the_id_does_not_hide_the_answer(stage: Stage) -> None:
+    """What stands in Redis is that one's refusal; the record is the first one's."""
+    refusal = encode_failure(failure_of(CommandIdReused("used before")))
+    projector = Projector(Answered(result=msgspec.to_builtins(Ok(value=ITEM)), revision=3))
+    replies = Answering(1, entries((b"1-0", BROKEN)), [b"failed", refusal])
+    result = stage.run(stage.flows.outcome(ID, 30), lambda args: replies(args) if replies.replies else projector(args))
+    assert (result, result.revision) == (Ok(value=ITEM), 3)
 
 
 def test_an_outcome_needs_a_command_id(stage: Stage) -> None:
