@@ -1,108 +1,15 @@
-"""The console script `feedback`. Each command's module is imported only when it is the one that was asked for."""
+"""The console script `feedback`. What it needs is loaded within `main`, so that Ctrl-C meanwhile is no traceback."""
 
-import os
-import sys
-import traceback
-from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
 from importlib import import_module
-from io import TextIOWrapper
-from typing import NoReturn, Protocol, cast
 
-import msgspec
-
-from app.exits import ExitCode, exit_code_of
-from feedback.errors import FeedbackError
-
-_COMMANDS = {
-    "up": ("up", "run everything on this machine: server, worker, projector"),
-    "worker": ("worker", "run one worker; several share the partitions"),
-    "projector": ("projector", "run the projector, which answers list queries"),
-    "put": ("ratings", "rate a message"),
-    "delete": ("ratings", "remove the rating of a message"),
-    "list": ("ratings", "list a Session's ratings"),
-    "sessions": ("sessions", "list Sessions, their messages and ratings: what there is to rate"),
-    "status": ("status", "show owners, queues and the projection's lag"),
-    "doctor": ("doctor", "check server, store and log root, and say what to do"),
-}
-
-
-class _CommandGroup(Protocol):
-    """What a command's module offers."""
-
-    def configure(self, command: str, parser: ArgumentParser) -> None:
-        """Add the command's arguments."""
-        ...
-
-    def run(self, arguments: Namespace) -> ExitCode:
-        """Do it. Failures of the infrastructure are raised."""
-        ...
-
-
-class _Parser(ArgumentParser):
-    """argparse, with its errors in the form that `--json` promises."""
-
-    def error(self, message: str) -> NoReturn:
-        if _wants_json():
-            self.exit(ExitCode.USAGE, _error_line("Usage", message))
-        super().error(message)
-
-
-def parser_for(arguments: Sequence[str]) -> tuple[ArgumentParser, _CommandGroup | None]:
-    """The parser for these arguments, and the module of the command that they name (None: they name none).
-
-    Only that command's own arguments are known to it; the others are there by name and help.
-    """
-    parser = _Parser(prog="feedback", description="Durable, ordered feedback on the answers of LLM-agent Sessions.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    asked = next((word for word in arguments if not word.startswith("-")), "")
-    group = None
-    for name, (module, summary) in _COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-        if name == asked:
-            group = cast("_CommandGroup", import_module(f"app.cli.{module}"))
-            group.configure(name, command)
-    return parser, group
+INTERRUPTED = 130
+"""`ExitCode.INTERRUPTED`, which may not be loaded yet."""
 
 
 def main() -> int:
     """Run the command that `sys.argv` names; the exit code is one of `ExitCode`."""
-    for stream in (sys.stdout, sys.stderr):
-        assert isinstance(stream, TextIOWrapper)
-        stream.reconfigure(errors="backslashreplace")
     try:
-        code = _run(sys.argv[1:])
-        sys.stdout.flush()
-    except FeedbackError as error:
-        sys.stderr.write(_error_line(error.code, str(error)) if _wants_json() else f"{error.code}: {error}\n")
-        return exit_code_of(error)
+        code: int = import_module("app.cli.dispatch").main()
     except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        # The reader (`| head`) has seen enough; Python would complain again when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.INFRASTRUCTURE
-    except Exception as error:  # noqa: BLE001  a defect must not look like a business answer (exit code 1)
-        if _wants_json():
-            sys.stderr.write(_error_line(type(error).__name__, str(error)))
-        else:
-            traceback.print_exc()
-        return ExitCode.INFRASTRUCTURE
+        return INTERRUPTED
     return code
-
-
-def _run(words: list[str]) -> ExitCode:
-    parser, group = parser_for(words)
-    arguments = parser.parse_args(words)
-    assert group is not None
-    return group.run(arguments)
-
-
-def _wants_json() -> bool:
-    """Asked of the words themselves: some errors come before they are parsed."""
-    return "--json" in sys.argv
-
-
-def _error_line(code: str, message: str) -> str:
-    document = {"error": {"code": code, "message": message.encode(errors="backslashreplace").decode()}}
-    return msgspec.json.encode(document).decode() + "\n"

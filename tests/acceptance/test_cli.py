@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from app.cli import parser_for
+from app.cli.dispatch import parser_for
 from persistence.session_log import LogWriter
 from persistence.session_log.events import exchange
 from tests.acceptance.command_line import FEEDBACK, Answer, Up, environment, feedback
@@ -353,6 +353,8 @@ def test_help_of_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     commands = ("up", "worker", "projector", "put", "delete", "list", "sessions", "status", "doctor")
     overview = feedback("--help")
     assert (overview.code, overview.err) == (0, "")
+    bare = feedback()
+    assert (bare.code, bare.out, bare.err) == (2, "", overview.out)
     for command in commands:
         assert f"\n    {command}" in overview.out
         parser, group = parser_for([command])

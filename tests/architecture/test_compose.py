@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.cli import parser_for
+from app.cli.dispatch import parser_for
 from app.cli.serving import HARD_EXIT_MARGIN_S
 from app.embedded import DURABLE
 from feedback.settings import ENV_PREFIX, load_settings
