@@ -1,5 +1,6 @@
 # make up      sets everything up and starts the system on this machine (DATA=./data)
 # make test    sets everything up and runs the tests
+# make bench   measures how fast everything is, for some minutes (BENCH="lone parts" for a part of it)
 # make lint    style, types and the import contracts
 
 PYTHON ?= python3
@@ -10,13 +11,16 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 PACKAGES := feedback persistence worker projections app tests benchmarks
 
-.PHONY: up test lint clean
+.PHONY: up test bench lint clean
 
 up: $(READY)
 	@exec $(BIN)/feedback up --data $(DATA)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS)
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks $(BENCH)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,0 +1,126 @@
+"""Lists: asked through the projector, and read where log root and store are at hand; replay and rebuild."""
+
+import asyncio
+import signal
+import time
+from contextlib import ExitStack
+from itertools import cycle
+from pathlib import Path
+
+from benchmarks.deployment import Deployment, deployed
+from benchmarks.figures import Figure, Target, compared, figure
+from benchmarks.measure import Run, alternately, drain_rate, rate, wait_until
+from benchmarks.puts import Load, submit
+from benchmarks.reading import Reader, ask_at_once, list_concurrently
+from benchmarks.sessions import message_ids, session_ids, write_sessions
+from feedback import Ok, Rejected, keys
+
+_GET = "Redis GET of as many bytes"
+_A_SECOND = "1/s"
+
+
+def lists(run: Run) -> list[Figure]:
+    """Lists of 10 items, one at a time and in a crowd, against a Redis GET of as many bytes."""
+    sessions, messages = session_ids(run.size(500, 10)), message_ids(10)
+    rounds, each = run.size(20, 2), run.size(50, 5)
+    with run.home() as home, deployed(Path(home)) as system, ExitStack() as stack:
+        _fill(system, sessions, messages)
+        reader = Reader(stack, system)
+        reader.read_all(sessions)
+        asked, read, missed = cycle(sessions), cycle(sessions), cycle(sessions)
+
+        def get() -> None:
+            assert system.redis.get("bench:body")
+
+        def ask() -> None:
+            assert isinstance(system.client.list(next(asked)), Ok)
+
+        def ask_for_nothing() -> None:
+            assert isinstance(system.client.list("no-such-session"), Rejected)
+
+        def read_one() -> None:
+            reader.read((next(read),))
+
+        def miss() -> None:
+            session = next(missed)
+            reader.cache.drop((session,))
+            reader.read((session,))
+
+        body = system.redis.hget(keys.list_cache(sessions[0]), "body")
+        assert isinstance(body, bytes)
+        system.redis.set("bench:body", body)
+        got, by_ask, unknown = alternately((get, ask, ask_for_nothing), rounds=rounds, each=each)
+        plain, by_read, by_miss = alternately((get, read_one, miss), rounds=rounds, each=each)
+        crowds = _crowds(run, system, reader, sessions)
+    return [
+        figure(_GET, "µs", got),
+        compared("list, asked through the projector", "µs", by_ask, _GET, got, target=Target("at most", 4)),
+        compared("the same, no such Session", "µs", unknown, _GET, got),
+        compared("list, log root at hand", "µs", by_read, _GET, plain, target=Target("at most", 2)),
+        compared("the same, a miss (and dropping what was cached)", "µs", by_miss, _GET, plain),
+        *crowds,
+    ]
+
+
+def _crowds(run: Run, system: Deployment, reader: Reader, sessions: list[str]) -> list[Figure]:
+    rounds, number = run.size(10, 2), run.size(5000, 100)
+    many = [session for session, _ in zip(cycle(sessions), range(number), strict=False)]
+    asked, awaited, read = [], [], []
+    for _ in range(rounds):
+        asked.append([rate(lambda: ask_at_once(system, many), number)])
+        awaited.append([rate(lambda: asyncio.run(list_concurrently(system.settings.redis_url, many, 64)), number)])
+        read.append([rate(lambda: reader.read_all(many), number)])
+    return [
+        figure("lists that the projector answers", _A_SECOND, asked, target=Target("at least", 5000, "value")),
+        figure("lists of one asyncio host, 64 at a time", _A_SECOND, awaited),
+        figure(
+            "lists read, log root at hand, 256 at a time", _A_SECOND, read, target=Target("at least", 8000, "value")
+        ),
+    ]
+
+
+def replay(run: Run) -> list[Figure]:
+    """The projector against the worker on the same commands; then all cached lists made anew."""
+    rounds, amount = run.size(5, 2), run.size(20_000, 400)
+    sessions, messages = session_ids(run.size(1000, 20)), message_ids(run.size(101, 50))
+    load = Load(sessions, messages)
+    committed, projected = [], []
+    with run.home() as home, deployed(Path(home)) as system, ExitStack() as stack:
+        write_sessions(Path(system.settings.sessions), sessions, len(messages))
+        submit(system.client, load.take(len(sessions)))
+        system.settle()
+        for _ in range(rounds):
+            system.signal_projector(signal.SIGSTOP)
+            submit(system.client, load.take(amount))
+            committed.append([drain_rate(system.backlog)])
+            projected.append([_replay_rate(system)])
+        reader = Reader(stack, system)
+        items = amount * rounds + len(sessions)
+        reader.read_all(sessions)
+        rebuilt = [[_rebuild_rate(reader, sessions, items)] for _ in range(run.size(7, 2))]
+    return [
+        figure("commands that the worker makes durable", _A_SECOND, committed),
+        compared(
+            "their events, projected", _A_SECOND, projected, "the worker", committed, target=Target("at least", 3)
+        ),
+        figure("items in lists made anew", _A_SECOND, rebuilt, target=Target("at least", 50_000, "value")),
+    ]
+
+
+def _replay_rate(system: Deployment) -> float:
+    """Events a second that the projector catches up with when it is let go."""
+    missing, start = system.behind(), time.perf_counter()
+    system.signal_projector(signal.SIGCONT)
+    wait_until(lambda: system.behind() == 0, "everything is projected", poll_s=0.002)
+    return missing / (time.perf_counter() - start)
+
+
+def _rebuild_rate(reader: Reader, sessions: list[str], items: int) -> float:
+    reader.cache.invalidate()
+    return rate(lambda: reader.read_all(sessions), items)
+
+
+def _fill(system: Deployment, sessions: list[str], messages: list[str]) -> None:
+    write_sessions(Path(system.settings.sessions), sessions, len(messages))
+    submit(system.client, Load(sessions, messages).take(len(sessions) * len(messages)))
+    system.settle()
