@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from feedback.decoding import decoded
 from feedback.model import SessionIdentity
 
 REPLY_MARK = b"flush:"
@@ -62,7 +63,7 @@ def encode_request(request: FlushRequest) -> bytes:
 
 def decode_request(data: bytes) -> FlushRequest:
     """Raises `msgspec.MsgspecError` for anything that is not a flush request."""
-    return _requests.decode(data)
+    return decoded(_requests, data)
 
 
 def encode_reply(reply: FlushReply) -> bytes:
@@ -72,4 +73,4 @@ def encode_reply(reply: FlushReply) -> bytes:
 
 def decode_reply(ring: bytes) -> FlushReply:
     """Raises `msgspec.MsgspecError` for anything that is not a flush reply behind its mark."""
-    return _replies.decode(ring.removeprefix(REPLY_MARK))
+    return decoded(_replies, ring.removeprefix(REPLY_MARK))

@@ -148,7 +148,7 @@ class Requests(Generic[F]):
         """Take in what a worker sent; the registration whose flush is due by it, if it was not before."""
         try:
             request = decode_request(data)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        except msgspec.MsgspecError as error:
             logger.warning("malformed flush request dropped: %s", error)
             return None
         return self.held[request.session_id] if self._put(request) else None

@@ -6,6 +6,7 @@ What comes back from Redis is untrusted: it is inflated under a cap and decoded 
 import msgspec
 import zstandard
 
+from feedback.decoding import decoded
 from projections.fold import SCHEMA, CachedList
 
 MAX_BODY_BYTES = 32 * 2**20
@@ -45,8 +46,8 @@ class BodyCodec:
             BodyInvalid: unknown codec, over the cap, not a list of this schema, or an absurd revision.
         """
         try:
-            view = _decoder.decode(self._plain(body))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            view = decoded(_decoder, self._plain(body))
+        except msgspec.MsgspecError as error:
             raise BodyInvalid(str(error)) from None
         if view.schema != SCHEMA:
             raise BodyInvalid(f"schema {view.schema}")

@@ -78,7 +78,7 @@ def _run(partition: PartitionId, after: int, rows: Iterable[Row]) -> list[Event]
             break
         try:
             event = decode_event(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except msgspec.MsgspecError:
             break
         if event.event_id != f"{partition}-{expected}":
             break

@@ -139,7 +139,7 @@ def _readable(documents: Iterable[bytes]) -> Iterable[Query]:
             continue
         try:
             query = decode_query(document)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except msgspec.MsgspecError as error:
             _log.warning("malformed query dropped reason=%s", error)
             continue
         if query.deadline > now_ms:

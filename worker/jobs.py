@@ -32,17 +32,17 @@ def apply_command(members: object) -> Any:
     job = get_current_job()
     if job is None:
         raise InvalidRequest("$", "this function runs as an RQ job")
-    runtime = _runtime(load_settings({}, os.environ), job.connection)
     try:
+        runtime = _runtime(load_settings({}, os.environ), job.connection)
         command = command_from_members(members)
         if command.command_id != job.id:
             raise InvalidRequest("$.commandId", "is not the job's id")
         event = _applied(runtime, command)
     except FeedbackError as error:
         # RQ keeps only a traceback; this is what the client raises from.
-        runtime.redis.hset(keys.job(job.id), "failure", encode_failure(failure_of(error)))
+        job.connection.hset(keys.job(job.id), "failure", encode_failure(failure_of(error)))
         raise
-    runtime.redis.hset(keys.job(job.id), "revision", event.revision)
+    job.connection.hset(keys.job(job.id), "revision", event.revision)
     return msgspec.to_builtins(result_of(event))
 
 

@@ -17,7 +17,7 @@ from rq.job import JobStatus
 from app.system import child_environ
 from feedback import FeedbackClient, keys
 from feedback.commands import Command, DeleteCommand
-from feedback.errors import LogCorrupt
+from feedback.errors import LogCorrupt, SettingsInvalid
 from feedback.partitions import PartitionId
 from feedback.results import Result
 from feedback.settings import Settings
@@ -291,6 +291,18 @@ def test_corrupt_log_fails_typed_at_the_client(
                 client.result_of(command.command_id)
     assert fetch(redis_client, command.command_id).get_status() is JobStatus.FAILED
     assert command.command_id in failed_registry(redis_client, partition_of(settings, "s-broken"))
+
+
+def test_wrong_settings_of_a_stock_worker_fail_typed_at_the_client(
+    settings: Settings, client: FeedbackClient, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are found before the command is looked at; its caller hears of them all the same."""
+    monkeypatch.setenv("FEEDBACK_SIDECAR_URL", "postgresql://user:secret@host/db")
+    ticket = client.submit(request_of(put_command(SESSION, "m0")))
+    burst(queue)
+    with pytest.raises(SettingsInvalid, match="sidecar_url") as caught:
+        ticket.result(timeout=5)
+    assert "secret" not in str(caught.value)
 
 
 HARMLESS_TO_RQ = [kind for kind in foreign.DATA if kind != "zlib, 1 GB"]
