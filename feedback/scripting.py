@@ -17,15 +17,15 @@ class Script:
         self.source = files(package).joinpath("scripts", f"{name}.lua").read_text(encoding="utf-8")
         self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
-    def by_digest(self, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
+    def by_digest(self, keys: Sequence[str | bytes], args: Sequence[Any]) -> tuple[Any, ...]:
         """The command that the server knows the script for, unless it forgot (NOSCRIPT)."""
         return ("EVALSHA", self.sha, len(keys), *keys, *args)
 
-    def by_source(self, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
+    def by_source(self, keys: Sequence[str | bytes], args: Sequence[Any]) -> tuple[Any, ...]:
         """The command that also teaches the script to the server."""
         return ("EVAL", self.source, len(keys), *keys, *args)
 
-    def __call__(self, redis: Redis, keys: Sequence[str], args: Sequence[Any]) -> Any:
+    def __call__(self, redis: Redis, keys: Sequence[str | bytes], args: Sequence[Any]) -> Any:
         """Run it; a server that restarted or flushed its scripts is taught again."""
         try:
             return redis.execute_command(*self.by_digest(keys, args))

@@ -35,7 +35,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`sqlite:///relative/path` or `sqlite:////absolute/path`."""
     sessions: str = "data/sessions"
     """The root under which the Session logs lie."""
-    partitions: Annotated[int, Meta(ge=1, le=4096)] = 32
+    partitions: Annotated[int, Meta(ge=0, le=4096)] = 0
+    """Queues that Sessions are spread over. 0: as many as the store was set up with, 32 in a new one."""
     batch_size: Annotated[int, Meta(ge=1, le=4096)] = 256
     lease_ttl: Annotated[float, Meta(ge=1, le=3600)] = 5.0
     """Seconds after which a silent worker's partitions are taken over."""

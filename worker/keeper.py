@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct
 from redis.exceptions import RedisError
@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 from feedback.partitions import PartitionId
 from worker.core.shares import Liveness, Rebalance, rebalance
 from worker.leases import LeaseTable, View
+from worker.topology import Standing
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +31,19 @@ class LeaseKeeper:
     """Sends heartbeats, judges who is alive, and says what should change. The loop makes the changes."""
 
     def __init__(
-        self, table: LeaseTable, partitions: int, ttl_s: float, owned: Callable[[], Collection[PartitionId]]
+        self,
+        table: LeaseTable,
+        topologies: Standing,
+        ttl_s: float,
+        owned: Callable[[], Collection[PartitionId]],
+        also_watched: Sequence[PartitionId],
     ) -> None:
         self._table = table
-        self._partitions = partitions
+        self._partitions = topologies.served.partitions
+        self._generation = topologies.current.generation
         self._ttl_s = ttl_s
         self._owned = owned
+        self._also_watched = also_watched
         self._liveness = Liveness(ttl_s)
         self._stopping = False
         self._nudged = threading.Event()
@@ -87,7 +95,7 @@ class LeaseKeeper:
     def _try_beat(self) -> None:
         try:
             view = self._beat()
-            if self.plan() or not view.topology_known or self._holds_other_than_it_owns(view):
+            if self.plan() or view.generation != self._generation or self._holds_other_than_it_owns(view):
                 self._table.ring()
         except RedisError as error:
             self.outages += 1
@@ -100,7 +108,7 @@ class LeaseKeeper:
 
     def _beat(self) -> View:
         sent = time.monotonic()
-        view = self._table.heartbeat(time.monotonic_ns(), self._owned())
+        view = self._table.heartbeat(time.monotonic_ns(), (*self._owned(), *self._also_watched))
         now = time.monotonic()
         self._alive = self._liveness.observe(view.beats, now)
         self.sighting = Sighting(view, sent)

@@ -22,12 +22,12 @@ _BY_FORCE = "*"
 
 
 class View(Struct, frozen=True):
-    """What a heartbeat saw: partition owners, the beats of workers whose session stands, and whether
-    Redis still knows the topology (it may have forgotten everything)."""
+    """What a heartbeat saw: partition owners, the beats of workers whose session stands, and the generation
+    that Redis knows (None: it has forgotten everything)."""
 
     owners: Mapping[int, str]
     beats: Mapping[str, int]
-    topology_known: bool
+    generation: int | None
 
 
 class LeaseTable:
@@ -40,22 +40,25 @@ class LeaseTable:
         self._ttl_ms = int(ttl_s * 1000)
         self._owners = keys.owners(topology.generation)
 
-    def heartbeat(self, beat: int, owned: Iterable[PartitionId]) -> View:
-        """Renew this worker's session for one lease TTL and look around, in one round trip."""
+    def heartbeat(self, beat: int, watched: Iterable[PartitionId]) -> View:
+        """Renew this worker's session for one lease TTL and look around, in one round trip.
+
+        When something waits in a `watched` partition and nobody rang for it, the worker's own loop is woken.
+        """
         names = (
             keys.worker_session(self.worker_id),
             keys.WORKERS,
             self._owners,
             keys.wake(self.worker_id),
             keys.TOPOLOGY,
-            *map(keys.queue, owned),
+            *map(keys.queue, watched),
         )
         args = (self.worker_id, beat, self._ttl_ms, keys.SESSION_PREFIX, keys.WAKE_TTL_S, keys.WAKE_PREFIX)
-        owners, members, beats, generation, partitions = _heartbeat(self._redis, names, args)
+        owners, members, beats, generation = _heartbeat(self._redis, names, args)
         return View(
             owners={int(number): owner.decode() for number, owner in zip(owners[::2], owners[1::2], strict=True)},
             beats={member.decode(): int(value) for member, value in zip(members, beats, strict=True)},
-            topology_known=generation is not None and partitions is not None,
+            generation=None if generation is None else int(generation),
         )
 
     def acquire(self, plan: Rebalance, beats: Mapping[str, int]) -> frozenset[int]:

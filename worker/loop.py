@@ -25,9 +25,10 @@ from worker.core.live import FlushOutcome
 from worker.engine import Ownership
 from worker.flush import FlushDesk, new_request_id, read_reply
 from worker.keeper import LeaseKeeper
-from worker.leases import LeaseTable
+from worker.leases import LeaseTable, View
 from worker.parking import ParkingLot
 from worker.runtime import Runtime
+from worker.stragglers import Stragglers
 
 logger = logging.getLogger(__name__)
 
@@ -61,18 +62,22 @@ class PartitionLoop:
         self._redis = runtime.redis
         self._store = runtime.store
         self._engine = runtime.engine
-        self._topology = runtime.topology
+        self._standing = runtime.standing
+        self._topology = runtime.standing.served
         self._settings = runtime.settings
         self._worker_id = worker_id
         ttl_s = runtime.settings.lease_ttl
-        self._table = LeaseTable(runtime.redis, worker_id, runtime.topology, ttl_s)
-        self._keeper = LeaseKeeper(self._table, runtime.topology.partitions, ttl_s, self.partitions)
+        self._table = LeaseTable(runtime.redis, worker_id, self._topology, ttl_s)
+        retired = () if runtime.standing.former else topologies.former_partitions(runtime.standing.stored)
+        self._stragglers = Stragglers(runtime.redis, retired, self._topology)
+        self._keeper = LeaseKeeper(self._table, runtime.standing, ttl_s, self.partitions, retired)
         self._queue = ClaimQueue(runtime.redis, worker_id, runtime.settings)
         self._desk = FlushDesk(runtime.redis, worker_id, runtime.settings.flush_timeout)
         self._owned: dict[PartitionId, _Owned] = {}
         self._ready: set[PartitionId] = set()
         self._acted_on = 0.0
         self._outages = 0
+        self._over = False
         self._troubles = 0
         self._prune_at = time.monotonic() + _PRUNE_EVERY_S
 
@@ -81,14 +86,16 @@ class PartitionLoop:
         return tuple(self._owned)
 
     def run(self, stop: threading.Event) -> None:
-        """Serve until `stop` is set, then drain: finish the batch, put the rest back, release everything."""
+        """Serve until `stop` is set or the generation is over, then finish the batch, put the rest back, release all.
+
+        A generation is over when another one takes its place, or, of a former one, when it is worked off.
+        """
         self._keeper.start()
         threading.Thread(target=self._wake_when, args=(stop,), name="stop-bell", daemon=True).start()
         try:
-            while not stop.is_set():
+            while not (stop.is_set() or self._over):
                 self._turn_or_recover(stop)
         finally:
-            stop.set()
             self._keeper.stop()
             self._drain()
 
@@ -237,6 +244,7 @@ class PartitionLoop:
                     owned.lot.flush_answered(reply, time.monotonic())
             else:
                 self._ready.update(self._owned)
+                self._stragglers.move()
 
     def _prune(self) -> None:
         """Forget records that no duplicate can meet any more, a few at a time."""
@@ -254,17 +262,32 @@ class PartitionLoop:
             return
         view, seen_at = sighting.view, sighting.at_s
         self._acted_on = time.monotonic()
-        if not view.topology_known or self._keeper.outages != self._outages:
+        if view.generation is None or self._keeper.outages != self._outages:
             # Another server, or one that forgot: claim everything anew, and publish what it lost.
             self._outages = self._keeper.outages
-            topologies.publish(self._redis, self._topology)
             self._drop(self.partitions())
+        self._look_after_generations(view)
+        if self._over:
+            return
         mine = {number for number, owner in view.owners.items() if owner == self._worker_id}
         self._drop([p for p, owned in self._owned.items() if owned.since < seen_at and p.number not in mine])
         plan = self._keeper.plan()
         self._release([PartitionId(self._topology.generation, number) for number in plan.release])
         granted = self._table.acquire(plan, view.beats) if plan.acquire else frozenset()
         self._adopt((mine | granted) - set(plan.release))
+
+    def _look_after_generations(self, view: View) -> None:
+        """See whether this generation is over; the store says so, Redis only that it is worth a look."""
+        if view.generation != self._standing.current.generation:
+            self._over = self._store.topology() != self._standing.stored
+            if not self._over:
+                topologies.publish(self._redis, self._standing.current)
+        if self._standing.former is not None and not self._over:
+            # First the topology, then the look: whatever is enqueued after it goes to the current generation.
+            topologies.publish(self._redis, self._standing.current)
+            self._over = topologies.is_drained(self._redis, self._topology) or (
+                self._store.topology() != self._standing.stored
+            )
 
     def _adopt(self, numbers: Iterable[int]) -> None:
         """Take over what is not held yet: a new epoch, unfinished commands back in order, lost events published."""

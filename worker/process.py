@@ -8,16 +8,18 @@ import time
 from collections.abc import Callable
 from uuid import uuid4
 
+import msgspec
 from redis import Redis
 from redis.exceptions import RedisError
 
 from feedback import connection
-from feedback.errors import QueueUnavailable
+from feedback.errors import QueueUnavailable, StoreUnavailable
 from feedback.flows import wall_clock_ms
 from feedback.settings import Settings
+from worker import topology as topologies
 from worker.loop import PartitionLoop
 from worker.rq_worker import FeedbackWorker
-from worker.runtime import open_runtime
+from worker.runtime import Runtime, open_runtime
 
 logger = logging.getLogger(__name__)
 
@@ -42,13 +44,28 @@ def run_worker(
     try:
         _await_server(redis, stop)
         with open_runtime(settings, redis, clock_ms=clock_ms) as runtime:
-            logger.info("worker started worker=%s partitions=%d", worker_id, runtime.topology.partitions)
-            FeedbackWorker(PartitionLoop(runtime, worker_id), runtime, worker_id).serve(stop)
+            logger.info("worker started worker=%s partitions=%d", worker_id, runtime.standing.current.partitions)
+            _serve_generations(runtime, worker_id, stop)
             logger.info("worker stopped worker=%s", worker_id)
     except RedisError as error:
         raise QueueUnavailable(f"Redis: {error}") from error
     finally:
         redis.close()
+
+
+def _serve_generations(runtime: Runtime, worker_id: str, stop: threading.Event) -> None:
+    """Serve the generation that may have owners now, then the next; a loop ends when its generation does."""
+    while not stop.is_set():
+        try:
+            standing = topologies.current_standing(runtime.store, runtime.settings.max_note_bytes)
+            served = msgspec.structs.replace(runtime, standing=standing)
+            FeedbackWorker(PartitionLoop(served, worker_id), served, worker_id).serve(stop)
+            if standing.former is not None and not stop.is_set():
+                runtime.store.retire(standing.stored)
+                logger.info("generation retired generation=%d", standing.former.generation)
+        except StoreUnavailable as error:
+            logger.warning("between two generations: %s", error)
+            stop.wait(0.5)
 
 
 def _await_server(redis: Redis, stop: threading.Event) -> None:

@@ -29,27 +29,28 @@ class FeedbackWorker(BaseWorker):  # type: ignore[misc]  # RQ is not typed
         self._presence = like(runtime.redis)
         queues = [
             Queue(keys.queue_name(partition), connection=self._presence, serializer=Serializer)
-            for partition in runtime.topology.all_partitions()
+            for partition in runtime.standing.served.all_partitions()
         ]
         super().__init__(queues, name=worker_id, connection=self._presence, serializer=Serializer)
         self._loop = loop
 
     def serve(self, stop: threading.Event) -> None:
-        """Run the loop until `stop` is set, registered with RQ for as long."""
-        heart = threading.Thread(target=self._keep_registered, args=(stop,), name="rq-presence", daemon=True)
+        """Run the loop to its end, registered with RQ for as long."""
+        over = threading.Event()
+        heart = threading.Thread(target=self._keep_registered, args=(over,), name="rq-presence", daemon=True)
         try:
             heart.start()
             self._loop.run(stop)
         finally:
-            stop.set()
+            over.set()
             heart.join()
             self._presence.close()
 
-    def _keep_registered(self, stop: threading.Event) -> None:
+    def _keep_registered(self, over: threading.Event) -> None:
         """Being listed is a courtesy: no failure of it may disturb the work."""
         while True:
             try:
-                if stop.is_set():
+                if over.is_set():
                     self.register_death()
                     return
                 if self.connection.exists(self.key):
@@ -60,6 +61,6 @@ class FeedbackWorker(BaseWorker):  # type: ignore[misc]  # RQ is not typed
                     self.set_state(WorkerStatus.STARTED)
             except Exception as error:  # noqa: BLE001 - see above
                 logger.warning("not registered with RQ: %s", error)
-                if stop.is_set():
+                if over.is_set():
                     return
-            stop.wait(_HEARTBEAT_S)
+            over.wait(_HEARTBEAT_S)

@@ -9,7 +9,6 @@ from msgspec import Struct
 from redis import Redis
 
 from feedback.flows import wall_clock_ms
-from feedback.partitions import Topology
 from feedback.settings import Settings
 from persistence.session_log import SessionLogs
 from persistence.sidecar import open_store
@@ -17,6 +16,7 @@ from persistence.sidecar.store import SidecarStore
 from worker import topology as topologies
 from worker.barrier import LogBarrier
 from worker.engine import Engine
+from worker.topology import Standing
 
 
 class Runtime(Struct, frozen=True):
@@ -25,7 +25,7 @@ class Runtime(Struct, frozen=True):
     settings: Settings
     redis: Redis
     store: SidecarStore
-    topology: Topology
+    standing: Standing
     engine: Engine
 
 
@@ -47,5 +47,4 @@ def open_runtime(settings: Settings, redis: Redis, *, clock_ms: Callable[[], int
             clock_ms=clock_ms,
             new_version=lambda: str(uuid4()),
         )
-        topology = topologies.establish(redis, store, settings)
-        yield Runtime(settings, redis, store, topology, engine)
+        yield Runtime(settings, redis, store, topologies.establish(redis, store, settings), engine)

@@ -13,6 +13,7 @@ from feedback.failures import error_of
 from feedback.live_owners import live_owners
 from feedback.partitions import PartitionId
 from persistence.sidecar.store import PartitionsFenced
+from worker import topology as topologies
 from worker.acknowledge import acknowledge, publish_missing
 from worker.claims import Claim, Claimed, ClaimQueue, Failed
 from worker.core.batching import Answered
@@ -35,8 +36,11 @@ def apply_one(runtime: Runtime, command: Command) -> Event:
     Raises:
         FeedbackError: the command failed, or could not have its turn in time (`QueueUnavailable`).
     """
-    partition = runtime.topology.partition_of(command.session_id)
-    table = LeaseTable(runtime.redis, f"{SINGLE_PREFIX}{uuid4().hex}", runtime.topology, runtime.settings.lease_ttl)
+    standing = topologies.current_standing(runtime.store, runtime.settings.max_note_bytes)
+    if standing.former is not None:
+        raise QueueUnavailable("the number of partitions is being changed; run the job again when that is done")
+    partition = standing.current.partition_of(command.session_id)
+    table = LeaseTable(runtime.redis, f"{SINGLE_PREFIX}{uuid4().hex}", standing.current, runtime.settings.lease_ttl)
     deadline = time.monotonic() + _PATIENCE_TTLS * runtime.settings.lease_ttl
     try:
         while True:
@@ -70,9 +74,9 @@ def _take_turn(runtime: Runtime, table: LeaseTable, partition: PartitionId, dead
 
 def _apply(runtime: Runtime, table: LeaseTable, partition: PartitionId, command: Command) -> Event:
     queue = ClaimQueue(runtime.redis, table.worker_id, runtime.settings)
-    fence = runtime.store.acquire_fences([partition], table.worker_id)[partition]
+    fence = runtime.store.acquire_fences([partition], table.worker_id).get(partition)
     left = queue.recover(partition)
-    if left is None:
+    if fence is None or left is None:
         raise PartitionsFenced([partition])
     if left.published < fence.sequence:
         publish_missing(queue, runtime.store, partition, left.published, fence.sequence)

@@ -1,15 +1,35 @@
-"""The topology as a worker finds it or sets it up: in the store for good, in Redis for everyone to see."""
+"""The topology as a worker finds it or sets it up: in the store for good, in Redis for everyone to see.
 
+Changing the number of partitions makes a new generation (DESIGN, "Queue topology"): clients use it at once, and
+workers once the former generation's queues are empty. Which of the two may have owners is the store's to say.
+"""
+
+from msgspec import Struct
 from redis import Redis
 
 from feedback import keys
-from feedback.errors import SettingsInvalid
-from feedback.partitions import Topology
+from feedback.errors import QueueUnavailable, SettingsInvalid
+from feedback.partitions import PartitionId, Topology
 from feedback.settings import Settings
 from persistence.sidecar.store import SidecarStore, StoredTopology
 
+USUAL_PARTITIONS = 32
 
-def establish(redis: Redis, store: SidecarStore, settings: Settings) -> Topology:
+
+class Standing(Struct, frozen=True):
+    """The current topology, and the former one while it is still being worked off."""
+
+    stored: StoredTopology
+    current: Topology
+    former: Topology | None
+
+    @property
+    def served(self) -> Topology:
+        """The one whose partitions may have owners now."""
+        return self.former or self.current
+
+
+def establish(redis: Redis, store: SidecarStore, settings: Settings) -> Standing:
     """Agree with the store and with Redis, or set up what is new.
 
     Raises:
@@ -17,20 +37,61 @@ def establish(redis: Redis, store: SidecarStore, settings: Settings) -> Topology
     """
     stored = store.topology()
     if stored is None:
-        fresh = StoredTopology(generation=1, partitions=settings.partitions)
-        store.set_topology(fresh, replacing=None)
-        stored = store.topology() or fresh
-    if stored.partitions != settings.partitions:
+        store.set_topology(StoredTopology(1, settings.partitions or USUAL_PARTITIONS), replacing=None)
+        stored = _stored(store)
+    if settings.partitions not in {0, stored.partitions}:
         raise SettingsInvalid(
             f"partitions: {settings.partitions} here, but the store was set up with {stored.partitions}; "
-            f"set it to {stored.partitions}"
+            f"set it to {stored.partitions}, or change them all by `feedback partitions set {settings.partitions}`"
         )
-    topology = Topology(
-        generation=stored.generation, partitions=stored.partitions, max_note_bytes=settings.max_note_bytes
-    )
-    _agree_with_redis(redis, topology)
-    publish(redis, topology)
-    return topology
+    standing = standing_of(stored, settings.max_note_bytes)
+    _agree_with_redis(redis, standing.current)
+    publish(redis, standing.current)
+    return standing
+
+
+def current_standing(store: SidecarStore, max_note_bytes: int) -> Standing:
+    """What the store says now."""
+    return standing_of(_stored(store), max_note_bytes)
+
+
+def standing_of(stored: StoredTopology, max_note_bytes: int) -> Standing:
+    current = Topology(generation=stored.generation, partitions=stored.partitions, max_note_bytes=max_note_bytes)
+    if stored.retired:
+        return Standing(stored, current, None)
+    former = Topology(generation=stored.generation - 1, partitions=stored.former, max_note_bytes=max_note_bytes)
+    return Standing(stored, current, former)
+
+
+def change(redis: Redis, store: SidecarStore, partitions: int) -> StoredTopology:
+    """Begin a new generation of so many partitions; the topology that holds from now on.
+
+    Raises:
+        SettingsInvalid: the store has no topology yet, or its last change is still under way.
+        QueueUnavailable: somebody else changed it at the same moment.
+    """
+    stored = store.topology()
+    if stored is None:
+        raise SettingsInvalid("the store was never set up: start a worker first")
+    if stored.partitions != partitions:
+        if not stored.retired:
+            raise SettingsInvalid(
+                f"the last change is still under way: {stored.former} partitions of generation "
+                f"{stored.generation - 1} are being worked off; try again when they are (`feedback partitions`)"
+            )
+        successor = StoredTopology(stored.generation + 1, partitions, former=stored.partitions, retired=False)
+        if not store.set_topology(successor, replacing=stored):
+            raise QueueUnavailable("the topology was changed by somebody else at the same moment; look again")
+        stored = successor
+    # Also when nothing changed: an earlier try may have ended between the store and Redis.
+    redis.hset(keys.TOPOLOGY, mapping={"generation": stored.generation, "partitions": stored.partitions})
+    return stored
+
+
+def is_drained(redis: Redis, topology: Topology) -> bool:
+    """Whether nothing of this generation waits, and nothing is claimed."""
+    partitions = topology.all_partitions()
+    return redis.exists(*map(keys.queue, partitions), *map(keys.claimed, partitions)) == 0
 
 
 def publish(redis: Redis, topology: Topology) -> None:
@@ -45,13 +106,26 @@ def publish(redis: Redis, topology: Topology) -> None:
     )
 
 
+def former_partitions(stored: StoredTopology) -> tuple[PartitionId, ...]:
+    """The queues of the generation before, where jobs may still turn up (an operator requeues an old failure)."""
+    return tuple(PartitionId(stored.generation - 1, number) for number in range(stored.former))
+
+
+def _stored(store: SidecarStore) -> StoredTopology:
+    stored = store.topology()
+    if stored is None:
+        raise SettingsInvalid("the store has no topology any more: was its file replaced?")
+    return stored
+
+
 def _agree_with_redis(redis: Redis, topology: Topology) -> None:
+    """Redis may lag behind the store (it lost a change), but never know more than it."""
     known = redis.hmget(keys.TOPOLOGY, "generation", "partitions", "max_note_bytes")
     values = [int(value) for value in known if value is not None]
     if len(values) != len(known):
         return
     generation, partitions, max_note_bytes = values
-    if (generation, partitions) != (topology.generation, topology.partitions):
+    if generation > topology.generation or (generation == topology.generation and partitions != topology.partitions):
         raise SettingsInvalid(
             f"topology: Redis has generation {generation} with {partitions} partitions, the store generation "
             f"{topology.generation} with {topology.partitions}; is this the right store for this server?"

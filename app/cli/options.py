@@ -13,7 +13,7 @@ SETTING_HELP = {
     "redis_url": "an existing Redis (7.0 or newer) or Valkey (8 or newer): redis://, rediss://, unix://",
     "sidecar_url": "the store: sqlite:///relative/path or sqlite:////absolute/path",
     "sessions": "root of the Session logs",
-    "partitions": "queues that Sessions are spread over",
+    "partitions": "queues that Sessions are spread over (as the store was set up, 32 in a new one)",
     "batch_size": "commands that a worker takes at once",
     "lease_ttl": "seconds after which a silent worker's partitions are taken over",
     "max_attempts": "tries of a command whose Session log cannot be read",

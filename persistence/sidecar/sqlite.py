@@ -9,6 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import ClassVar
 
+import msgspec
+
 from feedback.errors import FeedbackError
 from feedback.model import SessionIdentity
 from feedback.partitions import PartitionId
@@ -29,8 +31,9 @@ from persistence.sidecar.store import (
 _CHECKPOINT_PAGES = 8192
 _CHECKPOINT_BYTES = 2 * WAL_KEPT_BYTES
 
-_TOPOLOGY = "SELECT name, value FROM meta WHERE name IN ('generation', 'partitions')"
+_TOPOLOGY = "SELECT name, value FROM meta WHERE name IN ('generation', 'partitions', 'former', 'retired')"
 _SET_META = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
+_RETIRE = "UPDATE fence SET epoch = epoch + 1, owner = 'retired' WHERE generation < ?"
 _RAISE_EPOCH = """INSERT INTO fence (generation, partition, epoch, owner, sequence) VALUES (?, ?, 1, ?, 0)
                   ON CONFLICT (generation, partition) DO UPDATE SET epoch = epoch + 1, owner = excluded.owner
                   RETURNING epoch, sequence"""
@@ -93,15 +96,25 @@ class SqliteStore:
         with self._writing() as connection:
             if _read_topology(connection) != replacing:
                 return False
-            rows = (("generation", topology.generation), ("partitions", topology.partitions))
-            connection.executemany(_SET_META, rows)
+            connection.executemany(_SET_META, msgspec.structs.asdict(topology).items())
             return True
+
+    def retire(self, topology: StoredTopology) -> None:
+        """Mark the former generation retired and fence its last owners off, in one transaction."""
+        retired = msgspec.structs.replace(topology, retired=True)
+        with self._writing() as connection:
+            if _read_topology(connection) in {topology, retired}:
+                connection.executemany(_SET_META, msgspec.structs.asdict(retired).items())
+                connection.execute(_RETIRE, (topology.generation,))
 
     def acquire_fences(self, partitions: Sequence[PartitionId], owner: str) -> dict[PartitionId, Fence]:
         """Raise each partition's epoch by one, durably, in one transaction."""
         fences = {}
         with self._writing() as connection:
+            topology = _read_topology(connection)
             for partition in partitions:
+                if not _serves(topology, partition):
+                    continue
                 row = (partition.generation, partition.number, owner)
                 fences[partition] = Fence(*connection.execute(_RAISE_EPOCH, row).fetchone())
         return fences
@@ -255,7 +268,14 @@ class _VolatileStore(SqliteStore):
 
 def _read_topology(connection: sqlite3.Connection) -> StoredTopology | None:
     values: dict[str, int] = dict(connection.execute(_TOPOLOGY).fetchall())
-    return StoredTopology(values["generation"], values["partitions"]) if values else None
+    if not values:
+        return None
+    return StoredTopology(values["generation"], values["partitions"], values["former"], bool(values["retired"]))
+
+
+def _serves(topology: StoredTopology | None, partition: PartitionId) -> bool:
+    """Whether the partition may have an owner: the former generation until it is retired, then the current one."""
+    return topology is None or partition.generation == topology.generation - (not topology.retired)
 
 
 def _inconsistent_partitions(connection: sqlite3.Connection) -> Iterator[str]:

@@ -103,10 +103,16 @@ class SessionFeedback(Struct, frozen=True):
 
 
 class StoredTopology(Struct, frozen=True):
-    """The number of partitions, and which generation of it."""
+    """The number of partitions, and which generation of it.
+
+    `former` is how many partitions the generation before had (0: there was none). Until it is `retired`, its
+    queues are worked off, and nothing of the current generation is.
+    """
 
     generation: int
     partitions: int
+    former: int = 0
+    retired: bool = True
 
 
 class StoreHealth(Struct, frozen=True):
@@ -144,6 +150,13 @@ class StoreTransaction(Protocol):
 class SidecarStore(Protocol):
     """All methods may be called from any thread; all may raise `StoreUnavailable`."""
 
+    def retire(self, topology: StoredTopology) -> None:
+        """Mark the former generation retired and fence its last owners off, in one transaction.
+
+        Nothing happens when the stored topology is another one. Repeatable.
+        """
+        ...
+
     def topology(self) -> StoredTopology | None:
         """The deployment's topology, or None in a new store."""
         ...
@@ -153,7 +166,11 @@ class SidecarStore(Protocol):
         ...
 
     def acquire_fences(self, partitions: Sequence[PartitionId], owner: str) -> dict[PartitionId, Fence]:
-        """Raise each partition's epoch by one, durably, in one transaction; from then on older epochs are refused."""
+        """Raise each partition's epoch by one, durably, in one transaction; from then on older epochs are refused.
+
+        What may have no owner now is left out of the answer: a retired generation, the current one while the
+        former is not retired, one that is not this store's. So no Session ever has owners in two generations.
+        """
         ...
 
     def transaction(self, epochs: Mapping[PartitionId, int]) -> AbstractContextManager[StoreTransaction]:

@@ -112,7 +112,7 @@ def test_workers_share_partitions_and_no_session_is_served_by_two_at_once(
     finish(redis_client, settings, tmp_path)
     events = assert_sound(redis_client, settings, [ticket.command_id for ticket in tickets])
     by_epoch = workers_of_epochs(redis_client, events)
-    assert len(set.union(*by_epoch.values())) == 3, "all three worked"
+    assert len(set.union(*by_epoch.values())) >= 3, "all three worked"
 
 
 def finish(redis: Redis, settings: Settings, logs: Path) -> None:

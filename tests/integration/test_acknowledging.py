@@ -42,9 +42,9 @@ class Owner:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.queue = ClaimQueue(runtime.redis, "w1", runtime.settings)
-        table = LeaseTable(runtime.redis, "w1", runtime.topology, runtime.settings.lease_ttl)
+        table = LeaseTable(runtime.redis, "w1", runtime.standing.current, runtime.settings.lease_ttl)
         table.acquire(Rebalance(acquire=tuple((number, None) for number in range(PARTITIONS))), {})
-        fences = runtime.store.acquire_fences(runtime.topology.all_partitions(), "w1")
+        fences = runtime.store.acquire_fences(runtime.standing.current.all_partitions(), "w1")
         self.owned = {partition: Ownership(fence.epoch, fence.sequence) for partition, fence in fences.items()}
 
     def commit(self, *commands: PutCommand) -> Sequence[tuple[Claimed, Ending]]:

@@ -41,7 +41,7 @@ def test_the_bound_on_notes_has_no_default() -> None:
         ("max_note_bytes", "0"),
         ("max_note_bytes", "1.5"),
         ("max_note_bytes", "99999999"),
-        ("partitions", "0"),
+        ("partitions", "-1"),
         ("partitions", "5000"),
         ("batch_size", "-1"),
         ("lease_ttl", "0.5"),

@@ -1,12 +1,12 @@
 -- One worker's heartbeat: say that it lives, see who else does and who owns what. Safe to repeat.
 --
 -- KEYS[1] this worker's session   KEYS[2] set of workers   KEYS[3] owners hash
--- KEYS[4] this worker's wake list KEYS[5] topology hash    KEYS[6...] queues that it owns
+-- KEYS[4] this worker's wake list KEYS[5] topology hash    KEYS[6...] queues that it watches
 -- ARGV[1] worker id   ARGV[2] beat   ARGV[3] lease TTL in milliseconds
 -- ARGV[4] session key prefix   ARGV[5] wake TTL in seconds   ARGV[6] wake list prefix
 --
 -- The other workers are told when this one is new among them.
--- Reply: {owners (flat number, id pairs), live worker ids, their beats, generation, partitions}
+-- Reply: {owners (flat number, id pairs), live worker ids, their beats, generation (false: no topology)}
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 local joined = redis.call('SADD', KEYS[2], ARGV[1]) == 1
 local members = redis.call('SMEMBERS', KEYS[2])
@@ -36,5 +36,4 @@ if #KEYS > 5 and redis.call('EXISTS', unpack(KEYS, 6)) > 0 and redis.call('EXIST
   redis.call('RPUSH', KEYS[4], '*')
   redis.call('EXPIRE', KEYS[4], ARGV[5])
 end
-local topology = redis.call('HMGET', KEYS[5], 'generation', 'partitions')
-return {redis.call('HGETALL', KEYS[3]), live, live_beats, topology[1], topology[2]}
+return {redis.call('HGETALL', KEYS[3]), live, live_beats, redis.call('HGET', KEYS[5], 'generation')}

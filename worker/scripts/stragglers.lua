@@ -1,0 +1,14 @@
+-- Jobs on a queue of a retired generation, to be moved to the current one. Safe to repeat.
+--
+-- KEYS[1] queue   KEYS[2] claimed list of the same partition
+-- ARGV[1] most jobs   ARGV[2] most bytes of one   ARGV[3] job key prefix
+-- Reply: flat list of id, data; data is false when the job is gone or is not readable.
+while redis.call('LMOVE', KEYS[2], KEYS[1], 'RIGHT', 'LEFT') do end
+local reply = {}
+for _, id in ipairs(redis.call('LRANGE', KEYS[1], 0, ARGV[1] - 1)) do
+  local job = ARGV[3] .. id
+  local size = redis.pcall('HSTRLEN', job, 'data')
+  local fits = type(size) == 'number' and size > 0 and size <= tonumber(ARGV[2])
+  reply[#reply + 1], reply[#reply + 2] = id, fits and redis.call('HGET', job, 'data')
+end
+return reply
