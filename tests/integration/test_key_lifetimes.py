@@ -36,14 +36,18 @@ def test_what_no_table_lets_stay_expires(valkey_url: str, redis_client: Redis, t
     settings = settings_for(valkey_url, tmp_path)
     write_session(settings, "s", "m1", "m2")
     identity = SessionIdentity(created_at=CREATED_AT, cwd="/w")
-    with serving(settings, workers=2), FeedbackClient.from_url(valkey_url) as client:
-        with LiveSessions.from_url(valkey_url) as live, live.register("s", identity, lambda: None):
-            assert client.put("s", "m1", "positive").ok
-            assert not client.put("s", "m1", "positive").ok
-            assert client.delete("s", "m2", if_version=None).ok
-            assert client.list("s", at_least=1).ok
-            with pytest.raises(CommandExpired):
-                client.put("s", "m2", "positive", expires_at=wall_clock_ms() - 1)
-            assert strays(redis_client, WHILE_SERVED) == []
+    with (
+        serving(settings, workers=2),
+        FeedbackClient.from_url(valkey_url) as client,
+        LiveSessions.from_url(valkey_url) as live,
+        live.register("s", identity, lambda: None),
+    ):
+        assert client.put("s", "m1", "positive").ok
+        assert not client.put("s", "m1", "positive").ok
+        assert client.delete("s", "m2", if_version=None).ok
+        assert client.list("s", at_least=1).ok
+        with pytest.raises(CommandExpired):
+            client.put("s", "m2", "positive", expires_at=wall_clock_ms() - 1)
+        assert strays(redis_client, WHILE_SERVED) == []
     assert not redis_client.exists(keys.WORKERS, keys.owners(1))
     wait_until(lambda: strays(redis_client, LASTING) == [], "only what may stay is left")
