@@ -270,7 +270,9 @@ def _read_topology(connection: sqlite3.Connection) -> StoredTopology | None:
     values: dict[str, int] = dict(connection.execute(_TOPOLOGY).fetchall())
     if not values:
         return None
-    return StoredTopology(values["generation"], values["partitions"], values["former"], bool(values["retired"]))
+    # The last two came with the first change of the number of partitions.
+    former, retired = values.get("former", 0), bool(values.get("retired", True))
+    return StoredTopology(values["generation"], values["partitions"], former, retired)
 
 
 def _serves(topology: StoredTopology | None, partition: PartitionId) -> bool:

@@ -10,6 +10,7 @@ from feedback import FeedbackClient, keys
 from feedback.commands import PutCommand, digest_of
 from feedback.partitions import PartitionId
 from feedback.settings import Settings
+from persistence.sidecar.store import StoredTopology
 from tests.harness import serving, settings_for, wait_until, write_session
 from tests.integration.rq_jobs import entries, partition_of, put_command, request_of, results_of
 from tests.outcomes import published_events, stored_events
@@ -112,6 +113,8 @@ def test_a_command_recorded_under_another_generation_is_answered_without_its_eve
     command = put_command("even", "m1")
     owner.acknowledge(owner.commit(command))
     later = PartitionId(2, 0)
+    former = owner.runtime.store.topology()
+    assert owner.runtime.store.set_topology(StoredTopology(2, 1, former=PARTITIONS), replacing=former)
     fence = owner.runtime.store.acquire_fences([later], "w1")[later]
     owner.owned[later] = Ownership(fence.epoch, fence.sequence)
     redelivered = Claim(later, command.command_id.encode(), command, digest_of(command), 0)

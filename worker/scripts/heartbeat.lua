@@ -32,8 +32,14 @@ for i, member in ipairs(members) do
   end
 end
 -- Jobs that were queued without our enqueue script (RQ's requeue, a foreign producer) ring no bell.
-if #KEYS > 5 and redis.call('EXISTS', unpack(KEYS, 6)) > 0 and redis.call('EXISTS', KEYS[4]) == 0 then
-  redis.call('RPUSH', KEYS[4], '*')
-  redis.call('EXPIRE', KEYS[4], ARGV[5])
+-- One by one: `unpack` takes some 8000 at most, two generations may have more queues.
+for i = 6, #KEYS do
+  if redis.call('EXISTS', KEYS[i]) == 1 then
+    if redis.call('EXISTS', KEYS[4]) == 0 then
+      redis.call('RPUSH', KEYS[4], '*')
+      redis.call('EXPIRE', KEYS[4], ARGV[5])
+    end
+    break
+  end
 end
 return {redis.call('HGETALL', KEYS[3]), live, live_beats, redis.call('HGET', KEYS[5], 'generation')}
