@@ -190,13 +190,23 @@ class Flows:
         deadline = time.monotonic() + timeout
         if (yield from self._call(("EXISTS", keys.job(known), keys.results(known)), deadline)):
             try:
-                return (yield from self.wait(known, max(0.0, deadline - time.monotonic())))
+                return (yield from self.wait(known, _half(deadline)))
             except CommandIdReused:
                 pass  # what stands there is the refusal of a later use; the record has the answer to the first one
-        query = queries.OutcomeQuery(query_id=uuid4().hex, deadline=_deadline_ms(deadline), command_id=known)
+            except ResultTimeout:
+                # Redis may have lost the answer, or the queue; the store has what was applied.
+                try:
+                    return (yield from self._recorded(known, time.monotonic() + _half(deadline)))
+                except (CommandUnknown, QueueUnavailable):
+                    return (yield from self.wait(known, max(0.0, deadline - time.monotonic())))
+        return (yield from self._recorded(known, deadline))
+
+    def _recorded(self, command_id: str, deadline: float) -> Flow[Result]:
+        """A command's answer from the store, through the projector."""
+        query = queries.OutcomeQuery(query_id=uuid4().hex, deadline=_deadline_ms(deadline), command_id=command_id)
         answer = yield from self._answer(query, deadline)
         if isinstance(answer, queries.Unknown):
-            raise CommandUnknown(f"command {known} is neither waiting nor recorded")
+            raise CommandUnknown(f"command {command_id} is neither waiting nor recorded")
         return _result(answer)
 
     def _note_rejection(self, command: Command, deadline: float) -> Flow[Result | None]:
@@ -228,6 +238,8 @@ class Flows:
                 keys.owners(topology.generation),
                 keys.WAKE_PREFIX,
                 keys.WAKE_TTL_S,
+                keys.claimed_prefix(topology.generation),
+                keys.RQ_RESULTS_PREFIX,
             ]
             for envelope in envelopes:
                 number = topology.partition_of(envelope.session_id).number
@@ -321,6 +333,11 @@ class Flows:
                 return reply
             yield Sleep(delay * random.uniform(0.5, 1))  # noqa: S311 - jitter, not a secret
             delay = min(2 * delay, 1.0)
+
+
+def _half(deadline: float) -> float:
+    """Half of the seconds that are left."""
+    return max(0.0, (deadline - time.monotonic()) / 2)
 
 
 def _deadline_ms(deadline: float) -> int:

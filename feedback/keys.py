@@ -79,8 +79,13 @@ def results(command_id: str) -> str:
     return RQ_RESULTS_PREFIX + command_id
 
 
+def claimed_prefix(generation: int) -> str:
+    """Claimed lists of one generation, up to the partition's number."""
+    return f"feedback:claimed:{generation}-"
+
+
 def claimed(partition: PartitionId) -> str:
-    return f"feedback:claimed:{partition}"
+    return claimed_prefix(partition.generation) + str(partition.number)
 
 
 def events(partition: PartitionId) -> str:

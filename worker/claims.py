@@ -175,6 +175,7 @@ class ClaimQueue:
                 keys.events(partition),
                 keys.finished_registry(partition),
                 keys.failed_registry(partition),
+                keys.owners(partition.generation),
             )
         args: list[Any] = [
             self._worker_id,
@@ -185,6 +186,7 @@ class ClaimQueue:
             keys.RQ_RESULTS_PREFIX,
             datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "".join(str(int(partition in past_gap)) for partition in partitions),
+            "".join(f"{partition.number} " for partition in partitions),
         ]
         places = {partition: place for place, partition in enumerate(partitions, start=1)}
         for claim, ending in endings:

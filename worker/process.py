@@ -1,11 +1,13 @@
 """A worker process from its start to its end."""
 
+import contextlib
 import logging
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -23,6 +25,7 @@ from worker.runtime import Runtime, open_runtime
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
 _START_S = 5.0
 
@@ -42,8 +45,10 @@ def run_worker(
     worker_id = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
     redis = connect(settings.redis_url)
     try:
-        _await_server(redis, stop)
-        with open_runtime(settings, redis, clock_ms=clock_ms) as runtime:
+        with contextlib.ExitStack() as opened:
+            runtime = _patiently(lambda: opened.enter_context(open_runtime(settings, redis, clock_ms=clock_ms)), stop)
+            if runtime is None:
+                return
             logger.info("worker started worker=%s partitions=%d", worker_id, runtime.standing.current.partitions)
             _serve_generations(runtime, worker_id, stop)
             logger.info("worker stopped worker=%s", worker_id)
@@ -68,15 +73,17 @@ def _serve_generations(runtime: Runtime, worker_id: str, stop: threading.Event) 
             stop.wait(0.5)
 
 
-def _await_server(redis: Redis, stop: threading.Event) -> None:
-    """A server that starts together with its workers may be a little late; a wrong URL should be said early."""
+def _patiently(begin: Callable[[], T], stop: threading.Event) -> T | None:
+    """A server that starts together with its workers may be a little late; a wrong URL should be said early.
+
+    None when `stop` was set meanwhile.
+    """
     give_up = time.monotonic() + _START_S
     while not stop.is_set():
         try:
-            redis.ping()
+            return begin()
         except RedisError as error:
             if not connection.is_passing(error) or time.monotonic() > give_up:
-                raise QueueUnavailable(f"Redis: {error}") from error
+                raise
             stop.wait(0.1)
-        else:
-            return
+    return None

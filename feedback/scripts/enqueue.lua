@@ -5,6 +5,7 @@
 -- ARGV[3] longest queue allowed                         ARGV[4] now, as RQ writes times
 -- ARGV[5] RQ job key prefix    ARGV[6] queue key prefix ARGV[7] queue name prefix
 -- ARGV[8] owners hash          ARGV[9] wake list prefix ARGV[10] wake TTL in seconds
+-- ARGV[11] claimed list prefix ARGV[12] RQ result stream prefix
 -- then per command: id, partition number, job data, digest, description, the Session's key digest
 --
 -- Reply: "stale" when the topology is another one (nothing was enqueued), else a list with one of
@@ -14,30 +15,62 @@ if topology[1] ~= ARGV[1] or topology[2] ~= ARGV[2] then
   return 'stale'
 end
 local limit = tonumber(ARGV[3])
+
+local function push(id, partition)
+  local queue = ARGV[6] .. partition
+  -- A queue that was empty may have an idle owner: ring its bell.
+  if redis.call('RPUSH', queue, id) == 1 then
+    redis.call('SADD', KEYS[2], queue)
+    local owner = redis.call('HGET', ARGV[8], partition)
+    if owner then
+      redis.call('RPUSH', ARGV[9] .. owner, partition)
+      redis.call('EXPIRE', ARGV[9] .. owner, ARGV[10])
+    end
+  end
+end
+
+-- Whether a job that is there can never be answered: the server lost the list that it was on, or the answer.
+local function is_stranded(job, id, partition)
+  local status = redis.call('HGET', job, 'status')
+  if status == 'queued' then
+    return not (redis.call('LPOS', ARGV[6] .. partition, id) or redis.call('LPOS', ARGV[11] .. partition, id))
+  end
+  return status == 'finished' and redis.call('EXISTS', ARGV[12] .. id) == 0
+end
+
+-- Whether all that is known of an id is that its use with this digest was refused: another payload was first.
+local function is_refusal(job)
+  local failure = redis.call('HGET', job, 'failure')
+  return failure and string.find(failure, 'CommandIdReused', 1, true)
+end
+
 local outcomes = {}
-for i = 11, #ARGV, 6 do
+for i = 13, #ARGV, 6 do
   local id, partition, digest = ARGV[i], ARGV[i + 1], ARGV[i + 3]
-  local job, queue = ARGV[5] .. id, ARGV[6] .. partition
+  local job = ARGV[5] .. id
+  local known = redis.call('HGET', job, 'digest')
   local outcome
-  if redis.call('EXISTS', job) == 1 then
-    local known = redis.call('HGET', job, 'digest')
-    outcome = (known and known ~= digest) and 'reused' or 'known'
-  elseif redis.call('LLEN', queue) >= limit then
+  if redis.call('EXISTS', job) == 1 and not (known ~= digest and is_refusal(job)) then
+    if known and known ~= digest then
+      outcome = 'reused'
+    else
+      outcome = 'known'
+      -- What was applied before is answered from its record.
+      if is_stranded(job, id, partition) then
+        redis.call('HSET', job, 'status', 'queued')
+        redis.call('PERSIST', job)
+        push(id, partition)
+      end
+    end
+  elseif redis.call('LLEN', ARGV[6] .. partition) >= limit then
     outcome = 'full'
   else
+    redis.call('DEL', job)
     -- RQ's forking worker reckons with a timeout (its default is 180 s).
     redis.call('HSET', job, 'data', ARGV[i + 2], 'digest', digest, 'status', 'queued',
       'origin', ARGV[7] .. partition, 'description', ARGV[i + 4], 'timeout', 180, 'session', ARGV[i + 5],
       'created_at', ARGV[4], 'enqueued_at', ARGV[4])
-    -- A queue that was empty may have an idle owner: ring its bell.
-    if redis.call('RPUSH', queue, id) == 1 then
-      redis.call('SADD', KEYS[2], queue)
-      local owner = redis.call('HGET', ARGV[8], partition)
-      if owner then
-        redis.call('RPUSH', ARGV[9] .. owner, partition)
-        redis.call('EXPIRE', ARGV[9] .. owner, ARGV[10])
-      end
-    end
+    push(id, partition)
     outcome = 'enqueued'
   end
   outcomes[#outcomes + 1] = outcome

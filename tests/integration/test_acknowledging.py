@@ -8,6 +8,7 @@ from redis import Redis
 
 from feedback import FeedbackClient, keys
 from feedback.commands import PutCommand, digest_of
+from feedback.errors import CommandExpired
 from feedback.partitions import PartitionId
 from feedback.settings import Settings
 from persistence.sidecar.store import StoredTopology
@@ -15,7 +16,7 @@ from tests.harness import serving, settings_for, wait_until, write_session
 from tests.integration.rq_jobs import entries, partition_of, put_command, request_of, results_of
 from tests.outcomes import published_events, stored_events
 from worker.acknowledge import acknowledge
-from worker.claims import Claim, Claimed, ClaimQueue, Ending
+from worker.claims import Claim, Claimed, ClaimQueue, Ending, Failed
 from worker.core.shares import Rebalance
 from worker.engine import Ownership
 from worker.leases import LeaseTable
@@ -106,6 +107,36 @@ def test_an_acknowledgement_is_safe_to_repeat(owner: Owner) -> None:
     assert results_of(owner.runtime.redis, command.command_id) == [b"1"]
     assert len(owner.stream(partition)) == 1
     assert not owner.runtime.redis.exists(keys.claimed(partition))
+
+
+def test_an_answer_is_given_although_its_claim_was_lost(owner: Owner) -> None:
+    """Redis forgot the list of claims, or all it knew: whoever waits gets the answer that the store has, once."""
+    kept, forgotten = put_command("even", "m1"), put_command("odd", "m1")
+    endings = owner.commit(kept, forgotten)
+    owner.runtime.redis.delete(*map(keys.claimed, owner.owned), keys.job(forgotten.command_id))
+    for _ in range(2):
+        owner.acknowledge(endings)
+    for command in (kept, forgotten):
+        assert results_of(owner.runtime.redis, command.command_id) == [b"1"]
+
+
+def test_a_failure_counts_only_from_the_partitions_owner(owner: Owner) -> None:
+    """The new owner may be applying the command by now, and would find its claim gone."""
+    redis, command = owner.runtime.redis, put_command("even", "m1")
+    with FeedbackClient(redis) as client:
+        client.submit(request_of(command))
+    partition = partition_of(owner.runtime.settings, "even")
+    batch = owner.queue.claim({partition: 0}, 1)[partition]
+    assert batch is not None
+    table = LeaseTable(redis, "w2", owner.runtime.standing.current, owner.runtime.settings.lease_ttl)
+    assert table.seize(partition.number, "w1")
+    ended = [(claim, Failed.of(CommandExpired("by a clock that is ahead"))) for claim in batch.claims]
+    owner.queue.finish(ended)
+    assert redis.lrange(keys.claimed(partition), 0, -1) == [command.command_id.encode()]
+    assert results_of(redis, command.command_id) == []
+    LeaseTable(redis, "w1", owner.runtime.standing.current, owner.runtime.settings.lease_ttl).seize(partition.number, "w2")
+    owner.queue.finish(ended)
+    assert results_of(redis, command.command_id) == [b"2"]
 
 
 def test_a_command_recorded_under_another_generation_is_answered_without_its_event(owner: Owner) -> None:

@@ -43,7 +43,7 @@ def test_a_command_takes_two_round_trips_at_first_and_one_later(stage: Stage) ->
     (one,) = submitted(stage, put("s-é"))
     assert stage.names() == ["HMGET", "EVALSHA"]
     assert enqueued(stage.calls[1]) == [(one.command_id, crc32("s-é".encode()) % 4)]
-    command = decode_job(stage.calls[1][17])
+    command = decode_job(stage.calls[1][19])
     assert (command.command_id, command.session_id) == (one.command_id, "s-é")
     assert command.expires_at == NOW_MS + 24 * 3600 * 1000
     assert (one.result, one.error) == (None, None)
