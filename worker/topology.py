@@ -9,7 +9,7 @@ from redis import Redis
 
 from feedback import keys
 from feedback.errors import QueueUnavailable, SettingsInvalid
-from feedback.partitions import PartitionId, Topology
+from feedback.partitions import TOPOLOGY_FIELDS, PartitionId, Topology
 from feedback.settings import Settings
 from persistence.sidecar.store import SidecarStore, StoredTopology
 
@@ -120,19 +120,22 @@ def _stored(store: SidecarStore) -> StoredTopology:
 
 def _agree_with_redis(redis: Redis, topology: Topology) -> None:
     """Redis may lag behind the store (it lost a change), but never know more than it."""
-    known = redis.hmget(keys.TOPOLOGY, "generation", "partitions", "max_note_bytes")
-    values = [int(value) for value in known if value is not None]
-    if len(values) != len(known):
+    try:
+        known = Topology.of_fields(redis.hmget(keys.TOPOLOGY, TOPOLOGY_FIELDS))
+    except ValueError:
+        raise SettingsInvalid(f"topology: what stands at {keys.TOPOLOGY} in Redis is none; delete that key") from None
+    if known is None or known == topology:
         return
-    generation, partitions, max_note_bytes = values
-    if generation > topology.generation or (generation == topology.generation and partitions != topology.partitions):
+    if known.generation > topology.generation or (
+        known.generation == topology.generation and known.partitions != topology.partitions
+    ):
         raise SettingsInvalid(
-            f"topology: Redis has generation {generation} with {partitions} partitions, the store generation "
-            f"{topology.generation} with {topology.partitions}; is this the right store for this server?"
+            f"topology: Redis has generation {known.generation} with {known.partitions} partitions, the store "
+            f"generation {topology.generation} with {topology.partitions}; is this the right store for this server?"
         )
-    if max_note_bytes != topology.max_note_bytes and _others_live(redis):
+    if known.max_note_bytes != topology.max_note_bytes and _others_live(redis):
         raise SettingsInvalid(
-            f"max_note_bytes: {topology.max_note_bytes} here, but running workers use {max_note_bytes}; "
+            f"max_note_bytes: {topology.max_note_bytes} here, but running workers use {known.max_note_bytes}; "
             "stop them first, or use their value"
         )
 

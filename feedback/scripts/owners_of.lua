@@ -5,6 +5,7 @@
 local reply = {}
 for i, key in ipairs(KEYS) do
   local live = redis.pcall('HMGET', key, 'owner', 'session', 'created_at', 'cwd')
-  reply[i] = live[1] and redis.call('EXISTS', ARGV[1] .. live[1]) == 1 and live
+  -- Of a key that is no hash `live` is an error, and `live[1]` nil, which would end the reply early.
+  reply[i] = live[1] and redis.call('EXISTS', ARGV[1] .. live[1]) == 1 and live or false
 end
 return reply

@@ -74,3 +74,12 @@ def test_another_bound_on_notes_is_refused_while_workers_run(
     with closing(SqliteStore(tmp_path / "sidecar.sqlite3")) as store:
         establish(redis_client, store, other)
     assert redis_client.hget(keys.TOPOLOGY, "max_note_bytes") == b"100"
+
+
+@pytest.mark.parametrize("partitions", [b"many", b"0", b"-1", b""])
+def test_a_topology_that_is_none_is_refused(
+    redis_client: Redis, settings: Settings, tmp_path: Path, partitions: bytes
+) -> None:
+    """Typed, with the key to look at."""
+    redis_client.hset(keys.TOPOLOGY, "partitions", partitions)
+    assert keys.TOPOLOGY in refusal(redis_client, settings, tmp_path)

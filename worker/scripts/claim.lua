@@ -16,7 +16,8 @@ local function owner_of(job)
     return -1
   end
   local live = redis.pcall('HMGET', ARGV[6] .. session, 'owner', 'session', 'created_at', 'cwd')
-  return live[1] and redis.call('EXISTS', ARGV[7] .. live[1]) == 1 and live
+  -- Of a key that is no hash `live` is an error, and `live[1]` nil, which would end the reply early.
+  return live[1] and redis.call('EXISTS', ARGV[7] .. live[1]) == 1 and live or false
 end
 
 local budget, bytes = tonumber(ARGV[2]), tonumber(ARGV[3])
