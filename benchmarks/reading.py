@@ -34,7 +34,10 @@ class Reader:
 
     def read(self, session_ids: Sequence[str]) -> None:
         """The lists of these Sessions, in one batch."""
-        resolved = [(_query(session_id), self._identities.identity(session_id)) for session_id in session_ids]
+        resolved = [
+            (_query(session_id), self._identities.known(session_id) or self._identities.identity(session_id))
+            for session_id in session_ids
+        ]
         for answer in self._answers.lists(resolved):
             assert isinstance(answer, Answered), answer
             assert answer.result["ok"], answer

@@ -30,10 +30,12 @@ class CurrentIdentities:
         self._logs = logs
         self._redis = redis
 
-    def identity(self, session_id: str) -> SessionIdentity | None:
+    def known(self, session_id: str) -> SessionIdentity | None:
         view = self._logs.peek(session_id)
-        if view is None:
-            view = self._logs.inspect(session_id)
+        return None if view is None else view.identity
+
+    def identity(self, session_id: str) -> SessionIdentity | None:
+        view = self._logs.inspect(session_id)
         return self._of_owner(session_id) if view is None else view.identity
 
     def _of_owner(self, session_id: str) -> SessionIdentity | None:

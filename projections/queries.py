@@ -14,6 +14,7 @@ from feedback import keys
 from feedback.errors import StoreUnavailable
 from feedback.failures import failure_of
 from feedback.queries import Answer, Failed, ListQuery, Query, decode_query, encode_answer
+from feedback.scripting import Script
 from persistence.sidecar.store import SidecarStore
 from projections.answers import Answers, NotYet
 from projections.cache import ListCache, drop_foreign
@@ -21,6 +22,7 @@ from projections.patience import run_patiently
 from projections.resolving import IdentitySource, Resolver
 
 _log = logging.getLogger(__name__)
+_put_replies = Script("projections", "reply")
 
 _BATCH = 256
 _BLOCK_S = 0.5
@@ -123,11 +125,8 @@ class Responder:
     def _reply(self, answers: Sequence[tuple[str, Answer]]) -> None:
         if not answers:
             return
-        pipeline = self._redis.pipeline(transaction=True)
-        for query_id, answer in answers:
-            pipeline.execute_command("RPUSH", keys.reply(query_id), encode_answer(answer))
-            pipeline.execute_command("EXPIRE", keys.reply(query_id), keys.REPLY_TTL_S)
-        pipeline.execute()
+        names = [keys.reply(query_id) for query_id, _ in answers]
+        _put_replies(self._redis, names, [keys.REPLY_TTL_S, *(encode_answer(answer) for _, answer in answers)])
 
 
 def _readable(documents: Iterable[bytes]) -> Iterable[Query]:

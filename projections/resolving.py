@@ -1,4 +1,7 @@
-"""Finding out which life a Session is in, which may mean to read its log: a slow log holds up nobody else."""
+"""Finding out which life a Session is in, which may mean to read its log: a slow log holds up nobody else.
+
+Mostly a stat tells, and then no other thread is asked: changing threads takes longer than answering.
+"""
 
 from collections.abc import Iterable
 from concurrent.futures import Executor, Future, wait
@@ -19,6 +22,10 @@ _SOON_S = 0.05
 
 class IdentitySource(Protocol):
     """Tells which life a Session is in. Called from several threads."""
+
+    def known(self, session_id: str) -> SessionIdentity | None:
+        """The Session's current identity, if that can be told at once; None says nothing. Raises nothing."""
+        ...
 
     def identity(self, session_id: str) -> SessionIdentity | None:
         """The Session's current identity, None when there is no such Session.
@@ -53,8 +60,15 @@ class Resolver:
 
     def resolved(self, queries: Iterable[ListQuery]) -> list[tuple[ListQuery, Found]]:
         """Take these queries in, and give those that are resolved by now; the others come from a later call."""
+        known: list[tuple[ListQuery, Found]] = []
         for query in queries:
-            self._later.setdefault(query.session_id, {})[query.query_id] = query
+            if (identity := self._identities.known(query.session_id)) is not None:
+                known.append((query, identity))
+            else:
+                self._later.setdefault(query.session_id, {})[query.query_id] = query
+        return known + self._read() if self._later or self._readings else known
+
+    def _read(self) -> list[tuple[ListQuery, Found]]:
         begun = [self._begin(session_id) for session_id in list(self._later) if session_id not in self._readings]
         wait(begun, timeout=_SOON_S)
         done = [session_id for session_id, reading in self._readings.items() if reading.found.done()]
