@@ -14,15 +14,15 @@ import msgspec
 from msgspec import Meta, Struct
 
 from feedback.errors import InvalidRequest
-from feedback.model import Rating
+from feedback.model import MOST_MILLISECONDS, Rating
 from feedback.requests import MAX_ACTOR_BYTES, Delete, Put, Request, check_members, invalid
 
 SCHEMA = 1
 MAX_COMMAND_BYTES = 2**20
 """Bound on one encoded command, compressed or not: what is larger is never decoded."""
 
-Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=2**53 - 1)]
-"""Since the Unix epoch; no further than what every JSON reader and database takes."""
+Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_MILLISECONDS)]
+"""Since the Unix epoch."""
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
 

@@ -8,7 +8,7 @@ from redis import Redis
 
 from feedback import keys
 from feedback.flushing import LiveOwner
-from feedback.model import SessionIdentity
+from feedback.model import MOST_MILLISECONDS, SessionIdentity
 from feedback.scripting import Script
 
 logger = logging.getLogger(__name__)
@@ -41,8 +41,15 @@ def owner_from(session_id: str, registration: Registration) -> LiveOwner | None:
     try:
         if owner is None or session is None or created_at is None or session.decode() != session_id:
             return None
-        identity = SessionIdentity(created_at=int(created_at), cwd=None if cwd is None else cwd.decode())
+        identity = SessionIdentity(created_at=_milliseconds(created_at), cwd=None if cwd is None else cwd.decode())
         return LiveOwner(owner_id=owner.decode(), session_id=session_id, identity=identity)
     except ValueError:
         logger.warning("a live Session's registration is malformed key=%s", keys.live(session_id))
         return None
+
+
+def _milliseconds(text: bytes) -> int:
+    value = int(text)
+    if not 0 <= value <= MOST_MILLISECONDS:
+        raise ValueError("not a time that a header can have")
+    return value

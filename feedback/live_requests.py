@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from feedback.errors import FeedbackError, InvalidRequest
 from feedback.flushing import FlushReply, FlushRequest, FlushStatus, decode_request
-from feedback.model import SessionIdentity
+from feedback.model import MOST_MILLISECONDS, SessionIdentity
 from feedback.requests import check_text
 
 logger = logging.getLogger(__name__)
@@ -71,6 +71,8 @@ def check_registration(session_id: object, identity: SessionIdentity) -> None:
     created_at: object = identity.created_at
     if isinstance(created_at, bool) or not isinstance(created_at, int):
         raise InvalidRequest("$.createdAt", f"expected milliseconds as an integer, got {type(created_at).__name__}")
+    if not 0 <= created_at <= MOST_MILLISECONDS:
+        raise InvalidRequest("$.createdAt", f"expected 0 to {MOST_MILLISECONDS}")
     check_text("$.cwd", identity.cwd)
 
 

@@ -6,6 +6,9 @@ from msgspec import Struct
 
 Rating = Literal["positive", "negative"]
 
+MOST_MILLISECONDS = 2**53 - 1
+"""The last time that every JSON reader and database takes."""
+
 
 class Item(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One person's feedback on one message, as committed.

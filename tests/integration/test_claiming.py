@@ -8,6 +8,7 @@ from redis import Redis
 from feedback import keys
 from feedback.commands import MAX_COMMAND_BYTES, PutCommand
 from feedback.flushing import LiveOwner
+from feedback.live_owners import live_owners
 from feedback.model import SessionIdentity
 from feedback.partitions import PartitionId
 from feedback.wire import encode_job
@@ -114,12 +115,13 @@ def test_what_is_no_command_is_said_and_not_decoded(queue: ClaimQueue, redis_cli
 
 
 def test_a_claim_says_who_holds_the_session(queue: ClaimQueue, redis_client: Redis) -> None:
-    """A live owner, nobody, or that the job does not tell; a key of another type is nobody's registration."""
+    """A live owner, nobody, or that the job does not tell; what no host can have written is nobody's registration."""
     redis_client.set(keys.owner("host"), 1)
     redis_client.hset(keys.live("held"), mapping={"owner": "host", "session": "held", "created_at": 5, "cwd": "/w"})
     redis_client.hset(keys.live("left"), mapping={"owner": "dead", "session": "left", "created_at": 5})
+    redis_client.hset(keys.live("absurd"), mapping={"owner": "host", "session": "absurd", "created_at": 10**30})
     redis_client.set(keys.live("foreign"), "x")
-    for session_id in ("held", "left", "free", "foreign", "untold"):
+    for session_id in ("held", "left", "free", "absurd", "foreign", "untold"):
         command = put_command(session_id, "m")
         fields: dict[str, bytes | str] = {"data": encode_job(command)}
         if session_id != "untold":
@@ -134,9 +136,12 @@ def test_a_claim_says_who_holds_the_session(queue: ClaimQueue, redis_client: Red
         "held": (LiveOwner(owner_id="host", session_id="held", identity=IDENTITY), True),
         "left": (None, True),
         "free": (None, True),
+        "absurd": (None, True),
         "foreign": (None, True),
         "untold": (None, False),
     }
+    asked = live_owners(redis_client, ("foreign", "left", "absurd", "held", "free"))
+    assert asked == {"held": LiveOwner(owner_id="host", session_id="held", identity=IDENTITY)}
 
 
 def test_a_new_owner_puts_back_what_was_claimed_in_order(queue: ClaimQueue, redis_client: Redis) -> None:

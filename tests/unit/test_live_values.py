@@ -47,6 +47,8 @@ def test_what_a_flush_raised_is_said_in_a_form_that_the_wire_takes() -> None:
         ("\ud800", LIFE, "$.sessionId"),
         ("s", SessionIdentity(created_at=1.5), "$.createdAt"),  # type: ignore[arg-type]  # that is the mistake
         ("s", SessionIdentity(created_at=True), "$.createdAt"),
+        ("s", SessionIdentity(created_at=-1), "$.createdAt"),
+        ("s", SessionIdentity(created_at=2**53), "$.createdAt"),
         ("s", SessionIdentity(created_at=1, cwd="\ud800"), "$.cwd"),
     ],
 )
