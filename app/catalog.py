@@ -13,6 +13,7 @@ from persistence.session_log import LogEntry, MessageSummary, SessionLogs
 from persistence.sidecar import SidecarStore, open_store
 
 _SQLITE = "sqlite:///"
+_NEAR = 5
 
 
 class MessageLine(Struct, frozen=True, rename="camel"):
@@ -73,16 +74,26 @@ def session_page(logs: SessionLogs, store: SidecarStore | None, *, after: str | 
     return SessionPage(page, entries[limit - 1].cursor if len(entries) > limit else UNSET)
 
 
-def first_ratable(logs: SessionLogs) -> tuple[str, str] | None:
-    """A Session and a message that can be rated, for examples; None when none is near."""
-    for entry in logs.sessions(limit=5):
+def first_unrated(logs: SessionLogs, store: SidecarStore | None) -> tuple[str, str] | None:
+    """A Session and a message of it that can be rated and is not yet, for examples; None when none is near.
+
+    Their ids can be typed: nothing unprintable in them, and no dash at the beginning.
+    """
+    for entry in logs.sessions(limit=_NEAR):
         try:
+            view = logs.inspect(entry.session_id)
+            rated = _items(store, entry.session_id, view.identity) if view else {}
             for message in logs.messages(entry.session_id):
-                if message.eligible:
-                    return entry.session_id, message.message_id
+                ids = entry.session_id, message.message_id
+                if message.eligible and message.message_id not in rated and all(map(_is_typable, ids)):
+                    return ids
         except FeedbackError:
             continue
     return None
+
+
+def _is_typable(name: str) -> bool:
+    return name.isprintable() and not name.startswith("-")
 
 
 def open_existing_store(url: str) -> SidecarStore | None:

@@ -1,5 +1,6 @@
 """The small Session root that `feedback up` makes on its first start, so that there is something to rate."""
 
+import shutil
 from pathlib import Path
 
 from persistence.session_log import LogWriter
@@ -37,9 +38,22 @@ _CONVERSATIONS = {
 
 
 def write_demo_root(root: Path) -> None:
-    """Write the demo's Sessions as logs of format 0. Raises as `LogWriter` does."""
-    for at, (session_id, turns) in enumerate(_CONVERSATIONS.items()):
-        with LogWriter(root, session_id, created_at=_CREATED_AT + at * 3_600_000, cwd=_CWD) as log:
-            for number, (question, answer) in enumerate(turns, start=1):
-                ids = {"user_id": f"question-{number}", "assistant_id": f"answer-{number}"}
-                log.append(exchange(number, question, answer, **ids))
+    """Write the demo's Sessions as logs of format 0 into an empty root: all of them, or none.
+
+    Raises as `LogWriter` does.
+    """
+    try:
+        for at, (session_id, turns) in enumerate(_CONVERSATIONS.items()):
+            _write(root, session_id, _CREATED_AT + at * 3_600_000, turns)
+    except BaseException:
+        # Half a demo would be taken for the user's own root at the next start.
+        for directory in root.iterdir():
+            shutil.rmtree(directory)
+        raise
+
+
+def _write(root: Path, session_id: str, created_at: int, turns: list[tuple[str, str]]) -> None:
+    with LogWriter(root, session_id, created_at=created_at, cwd=_CWD) as log:
+        for number, (question, answer) in enumerate(turns, start=1):
+            ids = {"user_id": f"question-{number}", "assistant_id": f"answer-{number}"}
+            log.append(exchange(number, question, answer, **ids))

@@ -1,20 +1,26 @@
-"""What `feedback doctor` looks at. Each check stands alone: one that fails hides no other."""
+"""What `feedback doctor` looks at. One check that fails hides no other, except what only a server could tell."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
+from shutil import disk_usage
+from typing import NamedTuple
 from uuid import uuid4
 
 from msgspec import Struct
 
 from app.catalog import check_root, open_existing_store
-from app.inspection import open_server, read_ownership, read_server
+from app.endpoint import how_to_start
+from app.inspection import ServerFacts, open_server, read_ownership, read_server
 from feedback.client import FeedbackClient
-from feedback.errors import FeedbackError
+from feedback.errors import FeedbackError, QueueUnavailable
 from feedback.settings import Settings
 from persistence.session_log import SessionLogs
 from projections.topology import check_topology, read_topology
 
 _PROJECTOR_PATIENCE_S = 2.0
+LITTLE_ROOM_BYTES = 32 * 2**20
+"""So much is used up soon by a store that is in use."""
 
 
 class Finding(Struct, frozen=True, omit_defaults=True):
@@ -30,25 +36,49 @@ class Finding(Struct, frozen=True, omit_defaults=True):
         return self.action is None
 
 
-def diagnose(settings: Settings) -> list[Finding]:
-    """Look at server, store, log root, topology, workers and projector. Raises nothing that it looks for."""
-    findings: list[Finding] = []
-    for name, check, cure in _CHECKS:
-        try:
-            findings.extend(check(settings))
-        except FeedbackError as error:
-            findings.append(Finding(name, f"{error.code}: {error}", cure))
+def diagnose(settings: Settings, data: Path) -> list[Finding]:
+    """Look at server, store, log root, topology, workers and projector. Raises nothing that it looks for.
+
+    Without a server that answers, what only it could tell is left out.
+    """
+    findings, answers = _server(settings, data)
+    for check in _CHECKS:
+        if answers or not check.needs_server:
+            findings += _attempt(check, settings)
     return findings
 
 
-def _server(settings: Settings) -> Iterator[Finding]:
-    with open_server(settings.redis_url) as redis:
-        facts = read_server(redis)
+def _attempt(check: "_Check", settings: Settings) -> list[Finding]:
+    try:
+        return list(check.look(settings))
+    except FeedbackError as error:
+        return [Finding(check.name, f"{error.code}: {error}", check.cure)]
+
+
+def _server(settings: Settings, data: Path) -> tuple[list[Finding], bool]:
+    """What is to be said about the server, and whether there is one that answers."""
+    if not settings.redis_url:
+        return [Finding("server", f"none is named, and no system runs in {data}", how_to_start(data))], False
+    try:
+        with open_server(settings.redis_url) as redis:
+            return list(server_findings(read_server(redis))), True
+    except QueueUnavailable as error:
+        cure = "check --redis-url or FEEDBACK_REDIS_URL, and that the server runs and lets us in"
+        return [Finding("server", f"{error.code}: {error}", cure)], False
+
+
+def server_findings(facts: ServerFacts) -> Iterator[Finding]:
+    """What is to be said about a server that answers."""
     wanted = None if facts.is_supported else "upgrade it: Redis 7.0 or newer, or Valkey 8 or newer"
     yield Finding("server", f"{facts.name} {facts.version}", wanted)
-    state = "on" if facts.append_only else "off"
-    cure = "turn it on, or a restart forgets what waits: appendonly yes, appendfsync everysec"
-    yield Finding("append-only file", state, None if facts.append_only else cure)
+    if not facts.append_only:
+        cure = "turn it on, or a restart forgets what waits: appendonly yes, appendfsync everysec"
+        yield Finding("append-only file", "off", cure)
+    elif facts.append_only_fails:
+        cure = "make room on the server's disk: until it can write, it takes no command and no worker serves"
+        yield Finding("append-only file", "on, but the server cannot write it", cure)
+    else:
+        yield Finding("append-only file", "on")
     policy = facts.maxmemory_policy
     cure = "set maxmemory-policy noeviction: an evicting server drops commands in silence"
     yield Finding("eviction", f"maxmemory-policy {policy}", None if policy == "noeviction" else cure)
@@ -66,6 +96,11 @@ def _store(settings: Settings) -> Iterator[Finding]:
     yield Finding("store", f"{health.engine}, schema {health.schema_version}, {counts}: {health.location}")
     for finding in health.findings:
         yield Finding("store", finding, "repair or restore the store before going on; see docs/operations.md")
+    if settings.sidecar_url.startswith("sqlite:"):
+        free = disk_usage(Path(health.location).parent).free
+        if free < LITTLE_ROOM_BYTES:
+            cure = "make room: without it nothing can be stored, and commands wait"
+            yield Finding("store", f"{free / 2**20:.1f} MiB left on its disk", cure)
 
 
 def _log_root(settings: Settings) -> Iterator[Finding]:
@@ -108,12 +143,21 @@ def _projector(settings: Settings) -> Iterator[Finding]:
     yield Finding("projector", "answers")
 
 
-_Check = Callable[[Settings], Iterator[Finding]]
-_CHECKS: tuple[tuple[str, _Check, str], ...] = (
-    ("server", _server, "check --redis-url or FEEDBACK_REDIS_URL, and that the server runs and lets us in"),
-    ("store", _store, "check --sidecar-url; a newer store needs a newer program, another one's is not ours to touch"),
-    ("Session logs", _log_root, "check --sessions and the rights of this user"),
-    ("topology", _topology, "give every process the same server, store and settings"),
-    ("workers", _workers, "make the server reachable first"),
-    ("projector", _projector, "start one: feedback projector; if one runs, look into its log"),
+class _Check(NamedTuple):
+    """One look, and what to do when it fails altogether."""
+
+    name: str
+    look: Callable[[Settings], Iterator[Finding]]
+    cure: str
+    needs_server: bool = False
+
+
+_CHECKS = (
+    _Check(
+        "store", _store, "check --sidecar-url; a newer store needs a newer program, another one's is not ours to touch"
+    ),
+    _Check("Session logs", _log_root, "check --sessions and the rights of this user"),
+    _Check("topology", _topology, "give every process the same server, store and settings", needs_server=True),
+    _Check("workers", _workers, "make the server reachable first", needs_server=True),
+    _Check("projector", _projector, "start one: feedback projector; if one runs, look into its log", needs_server=True),
 )

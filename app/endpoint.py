@@ -11,6 +11,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from app.home import data_flag, is_held
+from feedback.connection import connect
 from feedback.errors import QueueUnavailable, SettingsInvalid
 from feedback.settings import Settings, load_settings
 from persistence.atomic_file import replace_file
@@ -44,20 +46,21 @@ def remove_endpoint(data: Path) -> None:
 
 
 def read_endpoint(data: Path) -> Endpoint | None:
-    """The running system's endpoint, or None when none runs in `data`.
+    """The running system's endpoint, or None when none runs in `data`: one that was killed leaves its file behind.
 
     Raises:
         SettingsInvalid: the file cannot be read or is not an endpoint.
     """
     path = data / _NAME
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Endpoint)
+        endpoint = msgspec.json.decode(path.read_bytes(), type=Endpoint)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise SettingsInvalid(f"{path}: {error.strerror}") from None
     except msgspec.MsgspecError as error:
         raise SettingsInvalid(f"{path}: not an endpoint: {error}") from None
+    return endpoint if is_held(data) else None
 
 
 def home_defaults(data: Path) -> dict[str, object]:
@@ -96,10 +99,26 @@ def require_server(settings: Settings, data: Path) -> str:
 
     Raises:
         QueueUnavailable: none is named and none runs in `data`.
+        SettingsInvalid: what is named is no URL of a server.
     """
     if not settings.redis_url:
-        raise QueueUnavailable(
-            f"no system runs in {data} (there is no {_NAME}): start one with `feedback up --data {data}`,"
-            " or name a server by --redis-url or FEEDBACK_REDIS_URL"
-        )
+        raise QueueUnavailable(f"no system runs in {data}: {how_to_start(data)}")
+    check_server_url(settings.redis_url)
     return settings.redis_url
+
+
+def how_to_start(data: Path) -> str:
+    """What to do where no system runs."""
+    return f"start one with `feedback up {data_flag(data)}`, or name a server by --redis-url or FEEDBACK_REDIS_URL"
+
+
+def check_server_url(url: str) -> None:
+    """Refuse what cannot be a server's URL; nothing is sent.
+
+    Raises:
+        SettingsInvalid: saying why.
+    """
+    try:
+        connect(url).close()
+    except QueueUnavailable as error:
+        raise SettingsInvalid(f"redis_url: {error}") from None

@@ -42,6 +42,8 @@ class ServerFacts(Struct, frozen=True, rename="camel"):
     name: str
     version: str
     append_only: bool
+    append_only_fails: bool
+    """The last write to the append-only file failed: the server refuses whatever would change something."""
     maxmemory_policy: str
     used_memory: int
 
@@ -74,6 +76,7 @@ def read_server(redis: Redis) -> ServerFacts:
         name="valkey" if is_valkey else "redis",
         version=str(info["valkey_version" if is_valkey else "redis_version"]),
         append_only=info.get("aof_enabled") == 1,
+        append_only_fails=info.get("aof_last_write_status", "ok") != "ok",
         maxmemory_policy=str(info.get("maxmemory_policy", "unknown")),
         used_memory=int(info["used_memory"]),
     )

@@ -1,12 +1,9 @@
 """`feedback up`: everything on one machine, watched, and stopped in order."""
 
-import contextlib
-import fcntl
 import logging
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -14,11 +11,12 @@ from msgspec import Struct
 
 from app.catalog import check_root
 from app.demo import write_demo_root
-from app.endpoint import USUAL_NOTE_BYTES, home_defaults, remove_endpoint, write_endpoint
+from app.endpoint import USUAL_NOTE_BYTES, check_server_url, home_defaults, remove_endpoint, write_endpoint
+from app.home import check_spelling, hold, typed_failures
 from app.processes import Child
 from app.signals import SignalWatch
 from app.system import System
-from feedback.errors import SettingsInvalid, ShuttingDown
+from feedback.errors import ShuttingDown
 from feedback.settings import Settings, load_settings
 from persistence.sidecar import open_store
 
@@ -26,7 +24,6 @@ _FIRST_DELAY_S = 0.5
 _LAST_DELAY_S = 10.0
 _STEADY_S = 60.0
 """A child that lived this long starts over with the first delay."""
-_LOCK_PATIENCE_S = 2.0
 _SQLITE = "sqlite:///"
 
 _log = logging.getLogger(__name__)
@@ -44,19 +41,24 @@ def plan_up(data: Path, flags: Mapping[str, object], environ: Mapping[str, str],
     """Settings of everything that `up` runs, with what nobody named placed under `data`.
 
     Raises:
-        SettingsInvalid: a setting is malformed, or a root that was named is not a readable directory.
+        SettingsInvalid: a setting is malformed, a path is not UTF-8, or a root that was named is not readable.
     """
     unnamed = {"redis_url": "", "sidecar_url": "", "sessions": "", "max_note_bytes": USUAL_NOTE_BYTES}
     named = load_settings(flags, environ, config, defaults=unnamed)
     if named.sessions:
         check_root(named.sessions)
+    if named.redis_url:
+        check_server_url(named.redis_url)
     usual = home_defaults(data)
     settings = msgspec.structs.replace(
         named,
         sidecar_url=_absolute(named.sidecar_url or str(usual["sidecar_url"])),
         sessions=str(Path(named.sessions or str(usual["sessions"])).absolute()),
     )
-    return UpPlan(data.absolute(), settings, makes_demo=not named.sessions)
+    home = data.absolute()
+    for name, text in (("--data", str(home)), ("sidecar_url", settings.sidecar_url), ("sessions", settings.sessions)):
+        check_spelling(name, text)
+    return UpPlan(home, settings, makes_demo=not named.sessions)
 
 
 def run_up(plan: UpPlan, announce: Callable[[System], None]) -> None:
@@ -64,12 +66,13 @@ def run_up(plan: UpPlan, announce: Callable[[System], None]) -> None:
 
     Raises:
         SettingsInvalid: `data` cannot be used, or another `up` uses it.
+        LogUnreadable: the demo cannot be written.
         StoreForeign, StoreUnavailable: the sidecar is not one that this program can use.
         QueueUnavailable, ProcessEnded: the server, the worker or the projector does not start.
     """
     watch = SignalWatch()
-    with _lock(plan.data) as lock:
-        remove_endpoint(plan.data)
+    with hold(plan.data) as lock:
+        _withdraw(plan.data)
         if plan.makes_demo:
             _make_demo(Path(plan.settings.sessions))
         # A foreign or newer sidecar is said here, not by a worker that keeps dying of it.
@@ -77,52 +80,31 @@ def run_up(plan: UpPlan, announce: Callable[[System], None]) -> None:
             pass
         system = System(plan.data, plan.settings, inherit=(lock,))
         try:
-            system.start(cancelled=lambda: watch.stop_requested)
-            write_endpoint(plan.data, system.settings)
+            with typed_failures(plan.data):
+                system.start(cancelled=lambda: watch.stop_requested)
+                write_endpoint(plan.data, system.settings)
             announce(system)
             _keep_running(system, watch)
         except ShuttingDown:
             pass
         finally:
-            remove_endpoint(plan.data)
-            for name in system.stop():
-                _log.warning("killed, because it did not stop in time process=%s", name)
+            try:
+                _withdraw(plan.data)
+            finally:
+                for name in system.stop():
+                    _log.warning("killed, because it did not stop in time process=%s", name)
 
 
-@contextmanager
-def _lock(data: Path) -> Iterator[int]:
-    """Hold `DIR/up.lock`. The children inherit it, so it is free only when the last of them is gone."""
-    try:
-        data.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(data / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise SettingsInvalid(f"--data {data}: {error.strerror}") from None
-    try:
-        # The children of an `up` that was killed need a moment to be gone.
-        give_up = time.monotonic() + _LOCK_PATIENCE_S
-        while not _try_lock(descriptor):
-            if time.monotonic() > give_up:
-                raise SettingsInvalid(f"--data {data}: another `feedback up` runs there; stop it, or name another DIR")
-            time.sleep(0.02)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _try_lock(descriptor: int) -> bool:
-    with contextlib.suppress(BlockingIOError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
+def _withdraw(data: Path) -> None:
+    with typed_failures(data):
+        remove_endpoint(data)
 
 
 def _make_demo(root: Path) -> None:
-    try:
+    with typed_failures(root, "sessions"):
         root.mkdir(parents=True, exist_ok=True)
         if not any(root.iterdir()):
             write_demo_root(root)
-    except OSError as error:
-        raise SettingsInvalid(f"sessions: {root}: {error.strerror}") from None
 
 
 def _absolute(url: str) -> str:
@@ -151,7 +133,8 @@ class _Restarts:
             )
             self._delay_s = min(2 * self._delay_s, _LAST_DELAY_S)
         elif self.due_at is not None and now >= self.due_at:
-            child.start()
+            with typed_failures(child.log.parent):
+                child.start()
             self.due_at, self._started_at = None, now
             _log.info("started again process=%s pid=%d", child.name, child.pid)
 

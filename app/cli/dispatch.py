@@ -21,6 +21,7 @@ _COMMANDS = {
     "put": ("ratings", "rate a message"),
     "delete": ("ratings", "remove the rating of a message"),
     "list": ("ratings", "list a Session's ratings"),
+    "partitions": ("partitions", "show or change the number of partitions"),
     "sessions": ("sessions", "list Sessions, their messages and ratings: what there is to rate"),
     "status": ("status", "show owners, queues and the projection's lag"),
     "doctor": ("doctor", "check server, store and log root, and say what to do"),

@@ -7,7 +7,7 @@ from rich.text import Text
 from app.cli.options import add_common, add_settings, client_settings
 from app.cli.output import console, printable, write_json
 from app.diagnosis import Finding, diagnose
-from app.endpoint import require_server
+from app.endpoint import check_server_url
 from app.exits import ExitCode
 
 
@@ -19,8 +19,9 @@ def configure(command: str, parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> ExitCode:
     settings = client_settings(arguments)
-    require_server(settings, arguments.data)
-    findings = diagnose(settings)
+    if settings.redis_url:
+        check_server_url(settings.redis_url)
+    findings = diagnose(settings, arguments.data)
     healthy = all(finding.ok for finding in findings)
     if arguments.json:
         write_json({"healthy": healthy, "findings": [_document(finding) for finding in findings]})

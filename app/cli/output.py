@@ -2,6 +2,7 @@
 
 import sys
 from datetime import UTC, datetime
+from typing import NoReturn
 
 import msgspec
 from rich.console import Console
@@ -14,9 +15,16 @@ def write_json(document: object) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
 
 
+class _Console(Console):
+    """rich would exit with 1, which means a business failure here."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """Text for people: colour on a terminal only (rich honours NO_COLOR), lines never wrapped."""
-    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    return _Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def printable(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
-from app.cli.options import add_common, add_settings, settings_of
+from app.cli.options import add_common, add_settings, client_settings, settings_of
 from app.endpoint import require_server
 from app.exits import ExitCode
 from app.inspection import refuse_unfit_server
@@ -32,6 +32,8 @@ def serve(arguments: Namespace, process: Callable[[Settings, threading.Event], N
     Raises:
         FeedbackError: what needs an operator.
     """
+    # Whoever forgot to start a system is told so, and not asked for a setting that it would have had.
+    require_server(client_settings(arguments), arguments.data)
     settings = settings_of(arguments)
     refuse_unfit_server(require_server(settings, arguments.data))
     setup_logging(json_lines=arguments.log_json or arguments.json)

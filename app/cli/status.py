@@ -106,6 +106,8 @@ def _status(
 def _print(status: SystemStatus) -> None:
     out, server, topology = console(), status.server, status.topology
     persistence = "append-only file on" if server.append_only else "append-only file OFF"
+    if server.append_only_fails:
+        persistence += ", WRITING IT FAILS"
     out.print(f"server      {server.name} {server.version}, {persistence}, {server.used_memory / 2**20:.1f} MiB")
     if topology is None:
         out.print("topology    none yet: no worker has set this server up")

@@ -1,17 +1,23 @@
 """`feedback up`: everything on one machine."""
 
 import os
+import shlex
+import shutil
+import sys
 from argparse import ArgumentParser, Namespace
+from contextlib import closing, nullcontext
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from app.catalog import first_ratable
+from app.catalog import first_unrated, open_existing_store
 from app.cli.options import add_common, add_settings, named_settings
-from app.cli.output import console, printable, write_json
+from app.cli.output import console, write_json
 from app.exits import ExitCode
+from app.home import data_flag
 from app.logs import setup_logging
 from app.system import System
 from app.up import UpPlan, plan_up, run_up
+from feedback.settings import Settings
 from persistence.session_log import SessionLogs
 
 
@@ -30,7 +36,7 @@ def run(arguments: Namespace) -> ExitCode:
         if arguments.json:
             write_json(_summary(plan, system))
         else:
-            _greet(plan, system, str(arguments.data))
+            _greet(plan, system, arguments.data)
 
     run_up(plan, announce)
     if not arguments.json:
@@ -50,7 +56,7 @@ def _summary(plan: UpPlan, system: System) -> dict[str, object]:
     }
 
 
-def _greet(plan: UpPlan, system: System, data: str) -> None:
+def _greet(plan: UpPlan, system: System, data: Path) -> None:
     settings, out = system.settings, console()
     pids = ", ".join(f"{child.name} {child.pid}" for child in system.children)
     server = "embedded, AOF every second" if not plan.settings.redis_url else "yours"
@@ -59,12 +65,26 @@ def _greet(plan: UpPlan, system: System, data: str) -> None:
     out.print(f"  store      {settings.sidecar_url}")
     out.print(f"  Sessions   {settings.sessions}")
     out.print(f"  processes  {pids}; logs in {system.logs}")
-    where = "" if data == "data" else f" --data {data}"
+    program, where = _program(), "" if data == Path("data") else f" {data_flag(data)}"
     out.print("Next, in another terminal:")
-    out.print(f"  feedback sessions{where}")
-    if example := first_ratable(SessionLogs(Path(settings.sessions))):
-        session, message = map(printable, example)
-        out.print(f'  feedback put {session} {message} positive --note "Clear and short"{where}')
+    out.print(f"  {program} sessions{where}")
+    if example := _example(settings):
+        session, message = map(shlex.quote, example)
+        out.print(f'  {program} put {session} {message} positive --note "Clear and short"{where}')
+
+
+def _example(settings: Settings) -> tuple[str, str] | None:
+    store = open_existing_store(settings.sidecar_url)
+    with closing(store) if store else nullcontext():
+        return first_unrated(SessionLogs(Path(settings.sessions)), store)
+
+
+def _program() -> str:
+    """What to type: the program's name, or its path where a shell would not find it by name."""
+    path = Path(sys.argv[0])
+    found = shutil.which("feedback")
+    is_found = found is not None and path.exists() and path.samefile(found)
+    return "feedback" if is_found or path.name != "feedback" else shlex.quote(sys.argv[0])
 
 
 def _without_password(url: str) -> str:

@@ -172,7 +172,7 @@ def test_bad_arguments_exit_with_2(words: tuple[str, ...]) -> None:
 
 def test_without_a_running_system_it_says_how_to_start_one(tmp_path: Path) -> None:
     """No silent attempt at some default server."""
-    for command in (("list", "s"), ("put", "s", "m", "positive"), ("status",), ("doctor",)):
+    for command in (("list", "s"), ("put", "s", "m", "positive"), ("status",), ("worker",), ("projector",)):
         answer = feedback(*command, "--data", tmp_path, "--json")
         infrastructure_error(answer, "QueueUnavailable", "feedback up --data", "FEEDBACK_REDIS_URL")
 
@@ -206,7 +206,9 @@ def test_a_url_that_nobody_answers_fails_within_the_timeout(up: Up) -> None:
                 env={"FEEDBACK_REDIS_URL": url},
             )
             infrastructure_error(answer, "QueueUnavailable", said)
-    infrastructure_error(feedback("list", "s", "--redis-url", "ftp://nowhere", "--json"), "QueueUnavailable", "URL")
+    for words in (("list", "s"), ("up", "--data", up.data), ("doctor",)):
+        answer = feedback(*words, "--redis-url", "ftp://nowhere", "--json")
+        usage_error(answer, "SettingsInvalid", "redis_url", "not a Redis URL")
 
 
 def test_settings_that_are_wrong_exit_with_2(tmp_path: Path) -> None:
@@ -317,6 +319,19 @@ def test_doctor_says_what_to_do_about_each_finding(tmp_path: Path, valkey_url: s
     assert text.out.count("do: ") == len(wrong)
 
 
+def test_doctor_looks_at_what_it_can_reach(tmp_path: Path) -> None:
+    """Without a running system, or with a server that does not answer: store and log root are looked at as well."""
+    (tmp_path / "sessions").mkdir()
+    idle = feedback("doctor", "--data", tmp_path, "--json")
+    gone = feedback("doctor", "--data", tmp_path, "--redis-url", "redis://127.0.0.1:1", "--json")
+    for answer, action in ((idle, f"`feedback up --data {tmp_path}`"), (gone, "check --redis-url")):
+        assert (answer.code, answer.err) == (3, "")
+        findings = {finding["check"]: finding for finding in answer.document["findings"]}
+        assert list(findings) == ["server", "store", "Session logs"]
+        assert action in findings["server"]["action"]
+        assert findings["Session logs"]["ok"] is True
+
+
 def test_more_workers_share_the_partitions_and_leave_in_order(up: Up, session: str) -> None:
     """`feedback worker --data DIR` joins with the running system's settings; SIGTERM hands its share back."""
     joined = subprocess.Popen([FEEDBACK, "worker", "--data", up.data], env=environment(), stderr=subprocess.PIPE)
@@ -336,7 +351,7 @@ def shares(up: Up) -> list[int]:
 
 
 def test_a_reader_that_has_seen_enough_gets_no_traceback(tmp_path: Path) -> None:
-    """`feedback sessions | head` ends in silence."""
+    """`feedback sessions | head` ends in silence, and not with the exit code of a business failure."""
     for number in range(40):
         with LogWriter(tmp_path / "sessions", f"s{number:03}", created_at=1, cwd=None) as log:
             log.append(exchange(1, "?", "!" * 190, user_id="q", assistant_id="a"))
@@ -345,7 +360,7 @@ def test_a_reader_that_has_seen_enough_gets_no_traceback(tmp_path: Path) -> None
     assert process.stdout is not None
     process.stdout.close()
     _, errors = process.communicate(timeout=60)
-    assert errors == b""
+    assert (process.returncode, errors) == (3, b"")
 
 
 def test_help_of_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,11 +59,12 @@ def stable(text: str, home: Path | None = None) -> str:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A directory in which `feedback up` runs, as `make up` starts it; its greeting is in `greeting`."""
     directory = tmp_path_factory.mktemp("clone")
-    up = subprocess.Popen([FEEDBACK, "up"], cwd=directory, env=shell(), stdout=subprocess.PIPE, text=True)
+    env = environment({"PATH": os.defpath})
+    up = subprocess.Popen([FEEDBACK, "up"], cwd=directory, env=env, stdout=subprocess.PIPE, text=True)
     with up:
         assert up.stdout is not None
         greeting = [up.stdout.readline() for _ in range(typed()[0].output.count("\n") - 1)]
-        (directory / "greeting").write_text("".join(greeting))
+        (directory / "greeting").write_text("".join(greeting).replace(FEEDBACK, ".venv/bin/feedback"))
         yield directory
         up.terminate()
         assert up.stdout.read() == "stopped; all data is kept\n"
