@@ -8,6 +8,7 @@ from threading import Event as StopEvent
 from redis import Redis
 
 from feedback import keys
+from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import SettingsInvalid
 from feedback.partitions import PartitionId, Topology
 from persistence.sidecar.store import SidecarStore
@@ -171,7 +172,9 @@ class Follower:
         advances = [
             Advance(partition, self._positions[partition], found.reached) for partition, found in gathered.items()
         ]
+        reach(CrashPoint.BEFORE_CHECKPOINT)
         if self._cache.store(era, views, advances):
+            reach(CrashPoint.AFTER_CHECKPOINT)
             self._positions |= {partition: found.reached for partition, found in gathered.items()}
         else:
             _log.info("another projector was faster, or the lists are being made anew: reading the checkpoints again")

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 
+from feedback.crashpoints import CrashPoint, reach
 from feedback.partitions import PartitionId
 from persistence.sidecar.store import SidecarStore
 from worker.claims import Claimed, ClaimQueue, Ending, StreamBehind
@@ -37,5 +38,6 @@ def publish_missing(queue: ClaimQueue, store: SidecarStore, partition: Partition
         events = store.outcomes(partition, after, _PAGE)
         if not events:
             return
+        reach(CrashPoint.BEFORE_PUBLISHING)
         queue.publish(partition, events)
         after = events[-1][0]

@@ -15,6 +15,7 @@ from redis import Redis
 
 from feedback import keys, wire
 from feedback.commands import MAX_COMMAND_BYTES, Command, digest_of
+from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import FeedbackError, InvalidRequest
 from feedback.events import result_of
 from feedback.failures import Failure, encode_failure, failure_of
@@ -191,9 +192,11 @@ class ClaimQueue:
         places = {partition: place for place, partition in enumerate(partitions, start=1)}
         for claim, ending in endings:
             args += (places[claim.partition], claim.job_id, *_ending_args(claim.job_id, ending))
+        reach(CrashPoint.BEFORE_ACKNOWLEDGEMENT)
         reply = _finish(self._redis, names, args)
         if isinstance(reply, list):
             raise StreamBehind(partitions[reply[1] - 1], reply[2])
+        reach(CrashPoint.AFTER_ACKNOWLEDGEMENT)
 
 
 def _batch(partition: PartitionId, reply: Sequence[Any]) -> Batch:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 
 from feedback.commands import PutCommand
+from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import CommandFailed, FeedbackError
 from feedback.failures import failure_of
 from feedback.flushing import LiveOwner
@@ -117,6 +118,7 @@ class Engine:
         self, claims: Sequence[Claim], owned: Mapping[PartitionId, Ownership], needs: Mapping[str, Need]
     ) -> Sequence[Outcome]:
         barriers = self._barrier.check({claim.command.session_id: needs[claim.command.session_id] for claim in claims})
+        reach(CrashPoint.AFTER_BARRIER)
         partitions = {claim.partition: owned[claim.partition] for claim in claims}
         batch = [
             Pending(
@@ -130,6 +132,7 @@ class Engine:
             for claim in claims
         ]
         epochs = {partition: ownership.epoch for partition, ownership in partitions.items()}
+        reach(CrashPoint.BEFORE_COMMIT)
         with self._store.transaction(epochs) as transaction:
             snapshot = transaction.load(
                 [claim.command.command_id for claim in claims],
@@ -145,6 +148,7 @@ class Engine:
             transaction.apply(decisions.changes, decisions.records, decisions.deadlines)
         for record in decisions.records:
             partitions[record.partition].sequence = record.sequence
+        reach(CrashPoint.AFTER_COMMIT)
         return decisions.outcomes
 
 

@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from feedback import keys
 from feedback.connection import BLOCK_S
+from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import FeedbackError, StoreUnavailable
 from feedback.flows import wall_clock_ms
 from feedback.flushing import LiveOwner
@@ -134,6 +135,7 @@ class PartitionLoop:
         self._claim()
         batch, flushes = self._batch()
         if batch:
+            reach(CrashPoint.AFTER_CLAIM)
             self._process(batch, flushes)
         elif not self._ready:
             self._await_work()
@@ -211,6 +213,8 @@ class PartitionLoop:
             if self._is_crowded(owned):
                 self._ready.add(partition)  # there may be room again for what was left on its queue
             given_up += owned.lot.settle(claims, waiting.get(partition, ()), now)
+        if deferred:
+            reach(CrashPoint.AFTER_PARKING)
         return given_up
 
     def _ask_for_flushes(self) -> None:
@@ -224,6 +228,7 @@ class PartitionLoop:
             until = self._desk.request({request_id: owner for _, request_id, owner in asked})
             for lot, request_id, owner in asked:
                 lot.flush_requested(owner.session_id, request_id, until)
+            reach(CrashPoint.AFTER_FLUSH_REQUEST)
 
     def _is_crowded(self, owned: _Owned) -> bool:
         return self._queue.is_crowded(owned.held(), owned.lot.size())
@@ -295,10 +300,13 @@ class PartitionLoop:
         new = [partition for partition in partitions if partition not in self._owned]
         if not new:
             return
+        reach(CrashPoint.AFTER_LEASE)
         for partition, fence in self._store.acquire_fences(new, self._worker_id).items():
+            reach(CrashPoint.AFTER_FENCE)
             left = self._queue.recover(partition)
             if left is None:
                 continue
+            reach(CrashPoint.AFTER_RECOVERY)
             if left.published < fence.sequence:
                 publish_missing(self._queue, self._store, partition, left.published, fence.sequence)
             lot = ParkingLot(self._settings.max_attempts, random.random)
@@ -313,6 +321,7 @@ class PartitionLoop:
             return
         for partition in held:
             self._queue.recover(partition)
+        reach(CrashPoint.BEFORE_RELEASE)
         self._table.release([partition.number for partition in held])
         self._drop(held)
         logger.info("released partitions=%s", _names(held))
@@ -326,6 +335,7 @@ class PartitionLoop:
     def _drain(self) -> None:
         try:
             self._release(self.partitions())
+            reach(CrashPoint.BEFORE_LEAVING)
             self._table.leave()
         except RedisError as error:
             logger.warning("left without releasing; the leases run out by themselves: %s", error)

@@ -1,5 +1,6 @@
 """What `feedback worker` and `feedback projector` share: settings, logs, signals, and one blocking call."""
 
+import os
 import threading
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from app.exits import ExitCode
 from app.inspection import refuse_unfit_server
 from app.logs import setup_logging
 from app.signals import stop_on_signals
+from feedback import crashpoints
 from feedback.errors import QueueUnavailable
 from feedback.settings import Settings
 
@@ -32,6 +34,7 @@ def serve(arguments: Namespace, process: Callable[[Settings, threading.Event], N
     Raises:
         FeedbackError: what needs an operator.
     """
+    crashpoints.arm(os.environ)
     # Whoever forgot to start a system is told so, and not asked for a setting that it would have had.
     require_server(client_settings(arguments), arguments.data)
     settings = settings_of(arguments)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import assert_never
 from uuid import UUID
 
+from feedback.crashpoints import CrashPoint, reach
 from feedback.model import Item, SessionIdentity
 from feedback.partitions import PartitionId
 from persistence.sidecar.store import (
@@ -155,6 +156,7 @@ class SqliteTransaction:
             _MOVE_DEADLINE, [(expires_at, UUID(command_id).bytes) for command_id, expires_at in deadlines.items()]
         )
         self._connection.executemany(COUNT, [(added, table) for table, added in self._added.items() if added])
+        reach(CrashPoint.INSIDE_COMMIT)
 
     def end(self) -> None:
         """The connection goes back: nothing may be written through this object any more."""
