@@ -16,7 +16,7 @@ from feedback.client import FeedbackClient
 from feedback.errors import FeedbackError, QueueUnavailable
 from feedback.settings import Settings
 from persistence.session_log import SessionLogs
-from projections.topology import check_topology, read_topology
+from projections.topology import check_topology, read_deployment, read_topology
 
 _PROJECTOR_PATIENCE_S = 2.0
 LITTLE_ROOM_BYTES = 32 * 2**20
@@ -111,14 +111,14 @@ def _log_root(settings: Settings) -> Iterator[Finding]:
 
 def _topology(settings: Settings) -> Iterator[Finding]:
     with open_server(settings.redis_url) as redis:
-        topology = read_topology(redis)
+        topology, deployment = read_topology(redis), read_deployment(redis)
     if topology is None:
         yield Finding("topology", "the server has none", "start a worker, which sets it up")
         return
     store = open_existing_store(settings.sidecar_url)
     if store is not None:
         with closing(store):
-            check_topology(topology, store.topology())
+            check_topology(topology, deployment, store.topology())
     partitions = f"generation {topology.generation} of {topology.partitions} partitions"
     yield Finding("topology", f"{partitions}, notes up to {topology.max_note_bytes} bytes")
 

@@ -7,6 +7,8 @@ from msgspec import Struct
 
 TOPOLOGY_FIELDS = ("generation", "partitions", "max_note_bytes")
 """Of the hash at `keys.TOPOLOGY`."""
+DEPLOYMENT_FIELD = "deployment"
+"""Of the same hash: a number that says which store the server's workers use (absent or 0: unknown)."""
 
 
 class PartitionId(Struct, frozen=True, order=True):

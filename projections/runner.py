@@ -15,7 +15,7 @@ from persistence.sidecar.store import SidecarStore
 from projections.cache import Advance, ListCache, drop_foreign
 from projections.gathering import Bogus, Gathered, Lost, Row, gather, read_streams
 from projections.patience import run_patiently
-from projections.topology import check_topology, read_topology
+from projections.topology import check_topology, read_deployment, read_topology
 from projections.views import Views
 
 _log = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class Follower:
         if topology is None or topology == self._topology:
             return self._topology
         try:
-            check_topology(topology, self._store.topology())
+            check_topology(topology, read_deployment(self._redis), self._store.topology())
         except SettingsInvalid as error:
             if self._topology is None:
                 raise

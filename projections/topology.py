@@ -4,7 +4,7 @@ from redis import Redis
 
 from feedback import keys
 from feedback.errors import SettingsInvalid
-from feedback.partitions import TOPOLOGY_FIELDS, Topology
+from feedback.partitions import DEPLOYMENT_FIELD, TOPOLOGY_FIELDS, Topology
 from persistence.sidecar.store import StoredTopology
 
 
@@ -18,13 +18,21 @@ def read_topology(redis: Redis) -> Topology | None:
         return None
 
 
-def check_topology(topology: Topology, stored: StoredTopology | None) -> None:
+def read_deployment(redis: Redis) -> bytes | None:
+    """Which store the server's workers use; None when it does not say."""
+    if redis.execute_command("TYPE", keys.TOPOLOGY) != b"hash":
+        return None
+    deployment: bytes | None = redis.execute_command("HGET", keys.TOPOLOGY, DEPLOYMENT_FIELD)
+    return None if deployment == b"0" else deployment
+
+
+def check_topology(topology: Topology, deployment: bytes | None, stored: StoredTopology | None) -> None:
     """Refuse a store that is not this Redis server's.
 
     The store gets a topology before Redis does, so it may be ahead, never behind.
 
     Raises:
-        SettingsInvalid: with both topologies.
+        SettingsInvalid: with both topologies; or two stores of like topology.
     """
     ours = (topology.generation, topology.partitions)
     theirs = (stored.generation, stored.partitions) if stored else None
@@ -33,4 +41,8 @@ def check_topology(topology: Topology, stored: StoredTopology | None) -> None:
         raise SettingsInvalid(
             f"redis_url and sidecar_url belong to different deployments: Redis has generation {ours[0]} of "
             f"{ours[1]} partitions, the store has {found}"
+        )
+    if stored is not None and deployment not in (None, str(stored.deployment).encode()):
+        raise SettingsInvalid(
+            "redis_url and sidecar_url belong to different deployments: the workers use another store"
         )

@@ -286,10 +286,10 @@ class PartitionLoop:
         if view.generation != self._standing.current.generation:
             self._over = self._store.topology() != self._standing.stored
             if not self._over:
-                topologies.publish(self._redis, self._standing.current)
+                topologies.publish(self._redis, self._standing.current, self._standing.stored.deployment)
         if self._standing.former is not None and not self._over:
             # First the topology, then the look: whatever is enqueued after it goes to the current generation.
-            topologies.publish(self._redis, self._standing.current)
+            topologies.publish(self._redis, self._standing.current, self._standing.stored.deployment)
             self._over = topologies.is_drained(self._redis, self._topology) or (
                 self._store.topology() != self._standing.stored
             )

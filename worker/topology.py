@@ -4,12 +4,15 @@ Changing the number of partitions makes a new generation (DESIGN, "Queue topolog
 workers once the former generation's queues are empty. Which of the two may have owners is the store's to say.
 """
 
+import secrets
+
 from msgspec import Struct
+from msgspec.structs import replace
 from redis import Redis
 
 from feedback import keys
 from feedback.errors import QueueUnavailable, SettingsInvalid
-from feedback.partitions import TOPOLOGY_FIELDS, PartitionId, Topology
+from feedback.partitions import DEPLOYMENT_FIELD, TOPOLOGY_FIELDS, PartitionId, Topology
 from feedback.settings import Settings
 from persistence.sidecar.store import SidecarStore, StoredTopology
 
@@ -37,7 +40,8 @@ def establish(redis: Redis, store: SidecarStore, settings: Settings) -> Standing
     """
     stored = store.topology()
     if stored is None:
-        store.set_topology(StoredTopology(1, settings.partitions or USUAL_PARTITIONS), replacing=None)
+        partitions = settings.partitions or USUAL_PARTITIONS
+        store.set_topology(StoredTopology(1, partitions, deployment=secrets.randbits(62)), replacing=None)
         stored = _stored(store)
     if settings.partitions not in {0, stored.partitions}:
         raise SettingsInvalid(
@@ -45,8 +49,8 @@ def establish(redis: Redis, store: SidecarStore, settings: Settings) -> Standing
             f"set it to {stored.partitions}, or change them all by `feedback partitions set {settings.partitions}`"
         )
     standing = standing_of(stored, settings.max_note_bytes)
-    _agree_with_redis(redis, standing.current)
-    publish(redis, standing.current)
+    _agree_with_redis(redis, standing)
+    publish(redis, standing.current, stored.deployment)
     return standing
 
 
@@ -79,7 +83,13 @@ def change(redis: Redis, store: SidecarStore, partitions: int) -> StoredTopology
                 f"the last change is still under way: {stored.former} partitions of generation "
                 f"{stored.generation - 1} are being worked off; try again when they are (`feedback partitions`)"
             )
-        successor = StoredTopology(stored.generation + 1, partitions, former=stored.partitions, retired=False)
+        successor = replace(
+            stored,
+            generation=stored.generation + 1,
+            partitions=partitions,
+            former=stored.partitions,
+            retired=False,
+        )
         if not store.set_topology(successor, replacing=stored):
             raise QueueUnavailable("the topology was changed by somebody else at the same moment; look again")
         stored = successor
@@ -94,14 +104,15 @@ def is_drained(redis: Redis, topology: Topology) -> bool:
     return redis.exists(*map(keys.queue, partitions), *map(keys.claimed, partitions)) == 0
 
 
-def publish(redis: Redis, topology: Topology) -> None:
-    """Write the topology where clients and projectors read it."""
+def publish(redis: Redis, topology: Topology, deployment: int = 0) -> None:
+    """Write the topology where clients and projectors read it; `deployment` says which store it is of."""
     redis.hset(
         keys.TOPOLOGY,
         mapping={
             "generation": topology.generation,
             "partitions": topology.partitions,
             "max_note_bytes": topology.max_note_bytes,
+            DEPLOYMENT_FIELD: deployment,
         },
     )
 
@@ -118,13 +129,14 @@ def _stored(store: SidecarStore) -> StoredTopology:
     return stored
 
 
-def _agree_with_redis(redis: Redis, topology: Topology) -> None:
-    """Redis may lag behind the store (it lost a change), but never know more than it."""
+def _agree_with_redis(redis: Redis, standing: Standing) -> None:
+    """Redis may lag behind the store (it lost a change), but never know more than it, nor know another store."""
+    topology = standing.current
     try:
         known = Topology.of_fields(redis.hmget(keys.TOPOLOGY, TOPOLOGY_FIELDS))
     except ValueError:
         raise SettingsInvalid(f"topology: what stands at {keys.TOPOLOGY} in Redis is none; delete that key") from None
-    if known is None or known == topology:
+    if known is None:
         return
     if known.generation > topology.generation or (
         known.generation == topology.generation and known.partitions != topology.partitions
@@ -132,6 +144,12 @@ def _agree_with_redis(redis: Redis, topology: Topology) -> None:
         raise SettingsInvalid(
             f"topology: Redis has generation {known.generation} with {known.partitions} partitions, the store "
             f"generation {topology.generation} with {topology.partitions}; is this the right store for this server?"
+        )
+    deployment = redis.hget(keys.TOPOLOGY, DEPLOYMENT_FIELD)
+    if isinstance(deployment, bytes) and deployment not in (b"0", str(standing.stored.deployment).encode()):
+        raise SettingsInvalid(
+            "sidecar_url: another store than the one that this Redis server's workers use; name that one, or, if it "
+            f"is gone for good, delete the key {keys.TOPOLOGY} with no worker running"
         )
     if known.max_note_bytes != topology.max_note_bytes and _others_live(redis):
         raise SettingsInvalid(

@@ -31,7 +31,8 @@ from persistence.sidecar.store import (
 _CHECKPOINT_PAGES = 8192
 _CHECKPOINT_BYTES = 2 * WAL_KEPT_BYTES
 
-_TOPOLOGY = "SELECT name, value FROM meta WHERE name IN ('generation', 'partitions', 'former', 'retired')"
+_TOPOLOGY = """SELECT name, value FROM meta
+               WHERE name IN ('generation', 'partitions', 'former', 'retired', 'deployment')"""
 _SET_META = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
 _RETIRE = "UPDATE fence SET epoch = epoch + 1, owner = 'retired' WHERE generation < ?"
 _RAISE_EPOCH = """INSERT INTO fence (generation, partition, epoch, owner, sequence) VALUES (?, ?, 1, ?, 0)
@@ -270,9 +271,11 @@ def _read_topology(connection: sqlite3.Connection) -> StoredTopology | None:
     values: dict[str, int] = dict(connection.execute(_TOPOLOGY).fetchall())
     if not values:
         return None
-    # The last two came with the first change of the number of partitions.
+    # `former` and `retired` came with the first change of the number of partitions.
     former, retired = values.get("former", 0), bool(values.get("retired", True))
-    return StoredTopology(values["generation"], values["partitions"], former, retired)
+    return StoredTopology(
+        values["generation"], values["partitions"], former, retired, deployment=values.get("deployment", 0)
+    )
 
 
 def _serves(topology: StoredTopology | None, partition: PartitionId) -> bool:

@@ -107,12 +107,16 @@ class StoredTopology(Struct, frozen=True):
 
     `former` is how many partitions the generation before had (0: there was none). Until it is `retired`, its
     queues are worked off, and nothing of the current generation is.
+
+    `deployment` is a random number that the store got with its first topology; it tells two stores apart whose
+    numbers are the same (0: set up before there was one).
     """
 
     generation: int
     partitions: int
     former: int = 0
     retired: bool = True
+    deployment: int = 0
 
 
 class StoreHealth(Struct, frozen=True):

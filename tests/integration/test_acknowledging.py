@@ -134,7 +134,9 @@ def test_a_failure_counts_only_from_the_partitions_owner(owner: Owner) -> None:
     owner.queue.finish(ended)
     assert redis.lrange(keys.claimed(partition), 0, -1) == [command.command_id.encode()]
     assert results_of(redis, command.command_id) == []
-    LeaseTable(redis, "w1", owner.runtime.standing.current, owner.runtime.settings.lease_ttl).seize(partition.number, "w2")
+    LeaseTable(redis, "w1", owner.runtime.standing.current, owner.runtime.settings.lease_ttl).seize(
+        partition.number, "w2"
+    )
     owner.queue.finish(ended)
     assert results_of(redis, command.command_id) == [b"2"]
 

@@ -1,5 +1,6 @@
 """A worker that disagrees with its store, or with Redis, refuses to start, and says both values."""
 
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from redis import Redis
 from feedback import SettingsInvalid, keys
 from feedback.settings import Settings
 from persistence.sidecar import SqliteStore
+from projections.process import run_projector
 from tests.harness import settings_for
 from tests.integration.rq_jobs import set_up
 from worker.topology import establish
@@ -31,13 +33,32 @@ def refusal(redis: Redis, settings: Settings, home: Path) -> str:
     return str(caught.value)
 
 
-def test_the_first_worker_writes_what_clients_need(redis_client: Redis, settings: Settings) -> None:
+def test_the_first_worker_writes_what_clients_need(redis_client: Redis, settings: Settings, tmp_path: Path) -> None:
     """Generation 1, in the store for good and in Redis for all to see."""
+    with closing(SqliteStore(tmp_path / "sidecar.sqlite3")) as store:
+        stored = store.topology()
+    assert stored is not None
+    assert stored.deployment > 0
     assert redis_client.hgetall(keys.TOPOLOGY) == {
         b"generation": b"1",
         b"partitions": b"4",
         b"max_note_bytes": b"8192",
+        b"deployment": str(stored.deployment).encode(),
     }
+
+
+def test_another_store_of_the_same_topology_is_refused(
+    redis_client: Redis, settings: Settings, valkey_url: str, tmp_path: Path
+) -> None:
+    """By worker and projector: each Session's feedback would be in the store of whoever served it last."""
+    other = tmp_path / "other"
+    said = refusal(redis_client, settings_for(valkey_url, other), other)
+    assert "another store" in said
+    with pytest.raises(SettingsInvalid, match="another store"):
+        run_projector(settings_for(valkey_url, other), threading.Event())
+    redis_client.flushall()
+    with closing(SqliteStore(other / "sidecar.sqlite3")) as store:
+        assert establish(redis_client, store, settings_for(valkey_url, other)).current.partitions == 4
 
 
 def test_another_number_of_partitions_is_refused(
