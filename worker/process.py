@@ -76,14 +76,14 @@ def _serve_generations(runtime: Runtime, worker_id: str, stop: threading.Event) 
 def _patiently(begin: Callable[[], T], stop: threading.Event) -> T | None:
     """A server that starts together with its workers may be a little late; a wrong URL should be said early.
 
-    None when `stop` was set meanwhile.
+    None when `stop` was set while it was waited for.
     """
     give_up = time.monotonic() + _START_S
-    while not stop.is_set():
+    while True:
         try:
             return begin()
         except RedisError as error:
             if not connection.is_passing(error) or time.monotonic() > give_up:
                 raise
-            stop.wait(0.1)
-    return None
+            if stop.wait(0.1):
+                return None
