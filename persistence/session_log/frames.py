@@ -24,7 +24,7 @@ _MOST_CANDIDATES = 1024
 
 
 class Frame(NamedTuple):
-    """One complete frame: the bytes `start` to `end`, and how much plaintext its blocks can hold at most."""
+    """One complete frame, or a run of them: the bytes `start` to `end`, and how much text its blocks hold at most."""
 
     start: int
     end: int
@@ -46,12 +46,29 @@ def next_frame(source: Source, start: int) -> Frame | None:
     descriptor = head[4]
     if descriptor & _RESERVED_BITS:
         raise Damage(f"reserved frame-header bit at byte {start + 4}")
-    blocks = _blocks(source, start + _header_length(descriptor))
+    blocks = _blocks(source, start + _HEADER_LENGTHS[descriptor])
     if blocks is None:
         return None
     end, most_plain_bytes = blocks
     end += 4 if descriptor & _CHECKSUM else 0
     return Frame(start, end, most_plain_bytes) if end <= source.size else None
+
+
+def next_run(source: Source, start: int) -> Frame | None:
+    """The complete frames from `start` on, about `CHUNK_BYTES` of them: hosts write many small ones.
+
+    None, or Damage, as `next_frame` says of the first.
+    """
+    run = next_frame(source, start)
+    while run is not None and run.end - run.start < CHUNK_BYTES:
+        try:
+            frame = next_frame(source, run.end)
+        except Damage:
+            return run  # what is before it comes first
+        if frame is None:
+            return run
+        run = Frame(run.start, frame.end, run.most_plain_bytes + frame.most_plain_bytes)
+    return run
 
 
 class FrameDecoder:
@@ -61,14 +78,15 @@ class FrameDecoder:
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
 
     def plaintext(self, source: Source, frame: Frame) -> Iterator[bytes]:
-        """The frame's content in pieces of bounded size; the checksum is verified with the last one.
+        """The content in pieces of bounded size; a frame's checksum is verified with its last one.
 
         Of a frame that the file ends inside of, what comes out before the end. Raises Damage
         when the content is bad, needs a dictionary or a window over 128 MiB.
         """
         piece_bytes = max(1, min(frame.most_plain_bytes, CHUNK_BYTES))
         try:
-            with self._decompressor.stream_reader(_Slice(source, frame)) as reader:  # type: ignore[arg-type]  # only read() is used
+            slice_ = _Slice(source, frame)
+            with self._decompressor.stream_reader(slice_, read_across_frames=True) as reader:  # type: ignore[arg-type]  # only read() is used
                 while piece := reader.read(piece_bytes):
                     yield piece
         except zstandard.ZstdError as error:
@@ -117,6 +135,9 @@ def _header_length(descriptor: int) -> int:
     dictionary = (0, 1, 2, 4)[descriptor & 3]
     content_size = (1 if single else 0, 2, 4, 8)[descriptor >> 6]
     return len(MAGIC) + 1 + window + dictionary + content_size
+
+
+_HEADER_LENGTHS = tuple(map(_header_length, range(256)))
 
 
 def _blocks(source: Source, at: int) -> tuple[int, int] | None:

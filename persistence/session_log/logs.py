@@ -1,7 +1,7 @@
 """Session logs as the rest of the system asks for them: by Session id, read only as far as they grew."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from feedback.errors import LogUnreadable
@@ -109,7 +109,7 @@ class SessionLogs:
     def _messages(self, session_id: str, location: Location, descriptor: int) -> Iterator[MessageSummary]:
         file = _source(descriptor)
         header, progress = self._header(session_id, location, file)
-        rows = RowReader(file, location.name, progress, self._max_row_bytes)
+        rows = RowReader(file, location.name, progress, self._max_row_bytes, kinds=messages.READABLE)
         for part in (rows.committed, rows.recovered):
             for row in part():
                 message = messages.summary(row, session_id, header.version)
@@ -178,10 +178,11 @@ class SessionLogs:
     def _read_on(
         self, session_id: str, state: LogState, location: Location, descriptor: int, revision: Revision
     ) -> LogView | None:
-        rows = RowReader(Source(descriptor, revision.size), location.name, state.progress, self._max_row_bytes)
+        file = Source(descriptor, revision.size)
+        rows = RowReader(file, location.name, state.progress, self._max_row_bytes, kinds=messages.RATABLE)
         recovered = MessageIds(self._index_bytes)
         _note_messages(rows.committed(), session_id, state.header.version, state.appended)
-        events = _note_messages(rows.recovered(), session_id, state.header.version, recovered) or rows.progress.next_seq
+        _note_messages(rows.recovered(), session_id, state.header.version, recovered)
         state.progress, state.location, state.revision = rows.progress, location, revision
         state.fingerprint = Fingerprint.of(descriptor, rows.progress.offset)
         if not _stood_still(revision, Revision.of(os.fstat(descriptor)), torn=rows.torn):
@@ -189,7 +190,7 @@ class SessionLogs:
         return LogView(
             identity=state.header.identity,
             revision=revision,
-            events=events,
+            events=rows.next_seq,
             torn=rows.torn,
             _appended=state.appended,
             _recovered=recovered,
@@ -222,15 +223,12 @@ class SessionLogs:
             raise LogUnreadable(session_id, path, f"fsync failed: {error}") from error
 
 
-def _note_messages(rows: Iterator[Row], session_id: str, version: int, found: MessageIds) -> int:
-    """Notes the eligible messages among some rows. Gives the seq behind the last of them, 0 when there are none."""
-    next_seq = 0
+def _note_messages(rows: Iterable[Row], session_id: str, version: int, found: MessageIds) -> None:
+    """Notes the eligible messages among some rows."""
     for row in rows:
-        next_seq = row.seq + row.width
         message_id = messages.eligible_id(row, session_id, version)
         if message_id is not None:
             found.add(message_id, row.seq)
-    return next_seq
 
 
 def _stood_still(before: Revision, after: Revision, *, torn: bool) -> bool:

@@ -4,9 +4,10 @@ Only messages are interpreted, and of an assistant message only what decides the
 question. Everything else in a log passes through unread.
 """
 
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Struct
 
 from persistence.session_log import jsontext
 from persistence.session_log.damage import Misshapen
@@ -14,6 +15,8 @@ from persistence.session_log.jsontext import Json
 from persistence.session_log.rows import Row
 
 ASSISTANT, USER = "assistant/message", "user/message"
+RATABLE, READABLE = frozenset((ASSISTANT,)), frozenset((ASSISTANT, USER))
+"""The types of rows that `eligible_id` and `summary` look at."""
 _SUMMARY_CHARACTERS = 200
 _FIRST_SEQ_SPELLING = 3  # replace spells startSeq/endSeq, and an assistant message cites nothing
 
@@ -25,6 +28,39 @@ class MessageSummary(Struct, frozen=True):
     role: Literal["user", "assistant"]
     text: str
     eligible: bool
+
+
+_Filled = Annotated[str, Meta(min_length=1)]
+
+
+class _Model(Struct):
+    kind: Literal["model"]
+    provider: _Filled
+    model: _Filled
+
+
+class _Message(Struct):
+    id: _Filled
+    role: Literal["assistant"]
+    content: list[msgspec.Raw]
+    source: _Model
+
+
+class _MessageData(Struct):
+    message: _Message
+
+
+class _OrdinaryRow(Struct, rename="camel"):
+    """An appended assistant message with all that it has to have. The decoder refuses more than it should, never less:
+    what it refuses is looked at again.
+    """
+
+    data: _MessageData
+    surface_op: Literal["append"]
+    source_event_seqs: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_decode_ordinary = msgspec.json.Decoder(_OrdinaryRow).decode
 
 
 class _AssistantMessage(NamedTuple):
@@ -45,6 +81,13 @@ def eligible_id(row: Row, session_id: str, version: int) -> str | None:
     """
     if row.type != ASSISTANT:
         return None
+    try:
+        ordinary = _decode_ordinary(row.line)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        pass  # an unusual one, or not of the format's shape
+    else:
+        if ordinary.source_event_seqs is msgspec.UNSET or version < _FIRST_SEQ_SPELLING:
+            return ordinary.data.message.id if ordinary.data.message.content else None
     message = _assistant_message(row, session_id, version)
     return message.message_id if message.eligible else None
 

@@ -1,6 +1,6 @@
 """Reading one open log, from its beginning or from where an earlier reading stopped (FORMATS section 8)."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import NamedTuple
 
 from persistence.session_log import frames
@@ -62,19 +62,30 @@ def _check_nothing_behind(source: Source, torn_at: int, max_row_bytes: int) -> N
 
 
 class RowReader:
-    """The rows of one log from `progress` on.
+    """The rows of one log from `progress` on, those of the types in `kinds` (None: all).
 
     First `committed`, then `recovered`, each to its end; then `progress` is the clean end that
-    the next reading may start from, and `torn` says whether something behind it was left out.
+    the next reading may start from, `torn` says whether something behind it was left out, and
+    `next_seq` is the seq behind the last row, recovered or not.
     Both raise Damage for a log that a torn tail does not explain.
     """
 
-    def __init__(self, source: Source, name: LogName, progress: Progress, max_row_bytes: int) -> None:
+    def __init__(
+        self,
+        source: Source,
+        name: LogName,
+        progress: Progress,
+        max_row_bytes: int,
+        *,
+        kinds: Container[str] | None = None,
+    ) -> None:
         self.progress = progress
+        self.next_seq = progress.next_seq
         self.torn = False
         self._source = source
         self._name = name
         self._max_row_bytes = max_row_bytes
+        self._kinds = kinds
         self._decoder = frames.FrameDecoder()
 
     def committed(self) -> Iterator[Row]:
@@ -91,8 +102,7 @@ class RowReader:
         probe = self._scanner()
         try:
             for piece in self._decoder.plaintext(self._source, torn):
-                for _ in probe.feed(piece):
-                    pass
+                probe.feed(piece)
         except Misshapen:
             raise
         except Damage:
@@ -101,9 +111,11 @@ class RowReader:
         scanner = self._scanner()
         for piece in self._decoder.plaintext(self._source, torn):
             yield from scanner.feed(piece)
+        self.next_seq = scanner.next_seq
 
     def _scanner(self, *, strict: bool = False) -> RowScanner:
-        return RowScanner(self._name.generation, self.progress.next_seq, self._max_row_bytes, strict=strict)
+        first, cap = self.progress.next_seq, self._max_row_bytes
+        return RowScanner(self._name.generation, first, cap, strict=strict, kinds=self._kinds)
 
     def _lines(self) -> Iterator[Row]:
         scanner = self._scanner()
@@ -112,17 +124,19 @@ class RowReader:
             yield from scanner.feed(chunk)
             scanner.check()
         self.progress = Progress(start + scanner.accepted_bytes, scanner.next_seq)
+        self.next_seq = scanner.next_seq
         self.torn = not scanner.at_boundary
 
     def _complete_frames(self) -> Iterator[Row]:
         """Every byte of a complete frame must belong to an accepted row; rows may span frames."""
         scanner = self._scanner(strict=True)
         end = self.progress.offset
-        while frame := frames.next_frame(self._source, end):
-            for piece in self._decoder.plaintext(self._source, frame):
+        while run := frames.next_run(self._source, end):
+            for piece in self._decoder.plaintext(self._source, run):
                 yield from scanner.feed(piece)
-            end = frame.end
+            end = run.end
         if not scanner.at_boundary:
             raise Damage("the last complete frame ends inside of a row")
         self.progress = Progress(end, scanner.next_seq)
+        self.next_seq = scanner.next_seq
         self.torn = end < self._source.size

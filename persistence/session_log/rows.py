@@ -4,9 +4,9 @@ A row's payload is skipped over (checked to be JSON, not built) until someone as
 what the barrier needs of most rows is their `type` and `seq`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -60,9 +60,11 @@ class _ExactEnvelope(_RangedEnvelope, forbid_unknown_fields=True, kw_only=True, 
     surface_op: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-_decode_plain = msgspec.json.Decoder(_Envelope).decode
-_decode_ranged = msgspec.json.Decoder(_RangedEnvelope).decode
-_decode_exact = msgspec.json.Decoder(_ExactEnvelope).decode
+_AnyEnvelope: TypeAlias = _Envelope | _RangedEnvelope | _ExactEnvelope
+_decode_plain: Callable[[bytes], _AnyEnvelope] = msgspec.json.Decoder(_Envelope).decode
+_decode_ranged: Callable[[bytes], _AnyEnvelope] = msgspec.json.Decoder(_RangedEnvelope).decode
+_decode_exact: Callable[[bytes], _AnyEnvelope] = msgspec.json.Decoder(_ExactEnvelope).decode
+_UNDECODED = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 class RowScanner:
@@ -71,16 +73,26 @@ class RowScanner:
     The first row that does not (malformed, or of another seq than the next) is the `defect`:
     it and everything behind it is left out. A turn that was closed at or behind the defect
     makes it `condemned`: committed rows are damaged, a torn append does not explain that.
-    A `strict` scanner takes no defect: it raises Damage at once.
+    A `strict` scanner takes no defect: it raises Damage at once. Every row is checked; only
+    those of the types in `kinds` are given (None: all).
     """
 
-    def __init__(self, version: int, next_seq: int, max_row_bytes: int, *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        version: int,
+        next_seq: int,
+        max_row_bytes: int,
+        *,
+        strict: bool = False,
+        kinds: Container[str] | None = None,
+    ) -> None:
         self.next_seq = next_seq
         self.accepted_bytes = 0
         self.defect: str | None = None
         self.condemned = False
         self._version = version
         self._strict = strict
+        self._kinds = kinds
         self._max_row_bytes = max_row_bytes
         self._pieces: list[bytes] = []
         self._piece_bytes = 0
@@ -90,40 +102,61 @@ class RowScanner:
         """Whether everything fed so far belongs to accepted rows."""
         return self.defect is None and self._piece_bytes == 0
 
-    def feed(self, chunk: bytes) -> Iterator[Row]:
+    def feed(self, chunk: bytes) -> list[Row]:
         """The rows that `chunk` completes. Raises Misshapen for a row past the cap."""
+        rows: list[Row] = []
+        decode, is_ordinary = _ORDINARY[min(self._version, _FIRST_EXACT)]
+        kinds, most_bytes = self._kinds, self._max_row_bytes
+        for line in self._complete_lines(chunk):
+            # This loop is where a reading's time goes: one decoding for a row that is plain to see a good one.
+            size = len(line)
+            if self.defect is None and size <= most_bytes:
+                try:
+                    envelope = decode(line)
+                except _UNDECODED:
+                    pass
+                else:
+                    seq = envelope.seq
+                    if seq == self.next_seq and is_ordinary(envelope):
+                        self.next_seq = seq + 1
+                        self.accepted_bytes += size + 1
+                        if kinds is None or envelope.type in kinds:
+                            rows.append(Row(envelope.type, seq, 1, line))
+                        continue
+            self._look_closer(line, rows)
+        return rows
+
+    def _complete_lines(self, chunk: bytes) -> list[bytes]:
         first, *rest = chunk.split(b"\n")
         self._pieces.append(first)
         self._piece_bytes += len(first)
         if self._piece_bytes > self._max_row_bytes:
             raise Misshapen(f"row at seq {self.next_seq} is larger than {self._max_row_bytes} bytes")
         if not rest:
-            return
+            return []
         lines = [b"".join(self._pieces), *rest]
         last = lines.pop()
         self._pieces, self._piece_bytes = [last] if last else [], len(last)
-        for line in lines:
-            row = self._take(line)
-            if row is not None:
-                yield row
+        return lines
 
-    def _take(self, line: bytes) -> Row | None:
+    def _look_closer(self, line: bytes, rows: list[Row]) -> None:
         if len(line) > self._max_row_bytes:
             raise Misshapen(f"row at seq {self.next_seq} is larger than {self._max_row_bytes} bytes")
         if self.defect is not None and not _may_matter(line):
-            return None
+            return
         try:
-            row = _decode_row(line, self._version)
+            row = _any_row(line, self._version)
         except _Malformed as error:
             self._note(f"row at seq {self.next_seq} is malformed: {error}")
-            return None
+            return
         if self.defect is None and row.seq == self.next_seq:
             self.next_seq += row.width
             self.accepted_bytes += len(line) + 1
-            return row
+            if self._kinds is None or row.type in self._kinds:
+                rows.append(row)
+            return
         self._note(f"seq gap: expected {self.next_seq}, got {row.seq if row.seq >= 0 else 'none'}")
         self.condemned = self.condemned or row.type == "turn/end"
-        return None
 
     def _note(self, defect: str) -> None:
         if self._strict:
@@ -145,34 +178,32 @@ def _may_matter(line: bytes) -> bool:
     return b"turn/end" in line or b"\\" in line or line.strip() == b"null"
 
 
-def _decode_row(line: bytes, version: int) -> Row:
-    """One row, whatever its seq; `seq` -1 and `type` "" stand for absent or of another type."""
-    return _ordinary_row(line, version) or _any_row(line, version)
+# The fast decoders skip payloads, and refuse more than they should (lone surrogates, deep nesting), never less.
+# What is left to see of a row that they took: whether it is a good one without a closer look.
 
 
-def _ordinary_row(line: bytes, version: int) -> Row | None:
-    """The row when it is plain to see that it is a good one; None when it needs a closer look.
+def _is_plain(envelope: _AnyEnvelope) -> bool:
+    return envelope.type not in _PACKED
 
-    The fast decoder skips payloads, and refuses more than it should (lone surrogates, deep nesting), never less.
-    """
-    try:
-        if version < _FIRST_RANGED:
-            plain = _decode_plain(line)
-            return None if plain.type in _PACKED else Row(plain.type, plain.seq, 1, line)
-        if version < _FIRST_EXACT:
-            ranged = _decode_ranged(line)
-            packed = ranged.type in _PACKED
-        else:
-            ranged = exact = _decode_exact(line)
-            packed = not exact.ignorable or abs(exact.time) > jsontext.MAX_SAFE or exact.seq < 0
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-    if packed or ranged.source_event_seqs is not msgspec.UNSET:
-        return None
-    return Row(ranged.type, ranged.seq, 1, line)
+
+def _is_ranged(envelope: _AnyEnvelope) -> bool:
+    assert isinstance(envelope, _RangedEnvelope)
+    return envelope.type not in _PACKED and envelope.source_event_seqs is msgspec.UNSET
+
+
+def _is_exact(envelope: _AnyEnvelope) -> bool:
+    assert isinstance(envelope, _ExactEnvelope)
+    return (
+        envelope.ignorable and abs(envelope.time) <= jsontext.MAX_SAFE and envelope.source_event_seqs is msgspec.UNSET
+    )
+
+
+_ORDINARY = ((_decode_plain, _is_plain), (_decode_ranged, _is_ranged), (_decode_exact, _is_exact))
+"""By format version, the last for all from there on."""
 
 
 def _any_row(line: bytes, version: int) -> Row:
+    """One row, whatever its seq; `seq` -1 and `type` "" stand for absent or of another type."""
     try:
         record = jsontext.decode(line)
     except ValueError as error:

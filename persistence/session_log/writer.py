@@ -150,7 +150,7 @@ class LogWriter:
         for _ in reader.committed():
             pass
         recovered = list(reader.recovered())
-        self.next_seq = reader.progress.next_seq + sum(row.width for row in recovered)
+        self.next_seq = reader.next_seq
         if reader.torn:
             os.ftruncate(descriptor, reader.progress.offset)
             os.fsync(descriptor)
