@@ -10,7 +10,7 @@ from benchmarks.figures import Figure, Target, compared, figure
 from benchmarks.measure import Run, alternately, memory_mb
 from benchmarks.puts import Load, Rater, submit
 from benchmarks.sessions import message_ids, session_ids, write_sessions
-from feedback.flows import wall_clock_ms
+from feedback.calls import wall_clock_ms
 from feedback.partitions import PartitionId
 from persistence.sidecar.store import CommandRecord, SidecarStore
 

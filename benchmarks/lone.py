@@ -5,7 +5,7 @@ from pathlib import Path
 from benchmarks.baselines import floor
 from benchmarks.deployment import deployed
 from benchmarks.figures import Figure, Target, compared, figure, tail
-from benchmarks.measure import Prepared, Run, alternately
+from benchmarks.measure import Prepared, Run, alternately, in_blocks
 from benchmarks.puts import Rater
 from benchmarks.sessions import append_turns, log_path, message_ids, session_ids, write_sessions
 
@@ -27,8 +27,9 @@ def lone_puts(run: Run) -> list[Figure]:
         after_growth = Prepared(log.append, Rater(system.client, [(_GROWING, message) for message in messages]))
         actions = (lowest, rater, rater.refuse, rater.keep, after_growth)
         rounds, each = run.size(20, 2), run.size(50, 5)
-        base, put, conflict, kept, growing = alternately(actions, rounds=rounds, each=each)
-        commit, round_trip = alternately((lowest.commit, lowest.round_trip), rounds=rounds, each=each)
+        base, put, conflict, kept, growing = in_blocks(actions, rounds=rounds, each=each)
+        commit, round_trip = in_blocks((lowest.commit, lowest.round_trip), rounds=rounds, each=each)
+        cold_base, cold_put = alternately((lowest, rater), rounds=rounds, each=each)
     return [
         figure(_FLOOR, _UNIT, base),
         figure("a part of it: one SQLite FULL commit", _UNIT, commit),
@@ -38,6 +39,8 @@ def lone_puts(run: Run) -> list[Figure]:
         compared("put, a conflict", _UNIT, conflict, _FLOOR, base),
         compared("put, a no-op", _UNIT, kept, _FLOOR, base),
         compared("put right after its log grew", _UNIT, growing, _FLOOR, base),
+        figure("floor, by turns with puts", _UNIT, cold_base),
+        compared("put, by turns with the floor", _UNIT, cold_put, "floor, by turns with puts", cold_base),
     ]
 
 

@@ -56,6 +56,16 @@ def alternately(actions: Sequence[Action], *, rounds: int, each: int, calls: int
     return taken
 
 
+def in_blocks(actions: Sequence[Action], *, rounds: int, each: int) -> list[list[list[float]]]:
+    """As `alternately`, but the actions take turns round by round: each runs as warm as it does by itself."""
+    taken: list[list[list[float]]] = [[] for _ in actions]
+    for turn in range(rounds):
+        for place in range(len(actions)):
+            index = (turn + place) % len(actions)
+            taken[index].append([_timed(actions[index], 1) for _ in range(each)])
+    return taken
+
+
 def _timed(action: Action, calls: int) -> float:
     if isinstance(action, Prepared):
         action.prepare()

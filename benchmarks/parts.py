@@ -12,9 +12,9 @@ from benchmarks.measure import Run
 from benchmarks.puts import Load
 from benchmarks.sessions import message_ids, session_ids, write_sessions
 from feedback import Put, wire
+from feedback.calls import wall_clock_ms
 from feedback.commands import digest_of
 from feedback.connection import connect
-from feedback.flows import wall_clock_ms
 from feedback.partitions import PartitionId
 from persistence.session_log import SessionLogs
 from projections.runner import Follower

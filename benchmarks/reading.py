@@ -8,8 +8,8 @@ from uuid import uuid4
 
 from benchmarks.deployment import Deployment
 from feedback import AsyncFeedbackClient, Ok, keys
+from feedback.calls import wall_clock_ms
 from feedback.connection import connect
-from feedback.flows import wall_clock_ms
 from feedback.queries import Answered, ListQuery, decode_answer, encode_query
 from persistence.session_log import SessionLogs
 from persistence.sidecar import open_store

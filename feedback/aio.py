@@ -10,8 +10,9 @@ from redis import asyncio as aio
 from redis.exceptions import RedisError
 
 from feedback import connection
+from feedback.calls import Call, Flow, wall_clock_ms
 from feedback.errors import ShuttingDown
-from feedback.flows import MAX_QUEUED, Call, Flow, Submitted, wall_clock_ms
+from feedback.flows import MAX_QUEUED, Submitted
 from feedback.operations import DEFAULT_TIMEOUT_S, Operations
 from feedback.requests import Request
 from feedback.results import Result
@@ -77,9 +78,11 @@ class AsyncFeedbackClient:
     list = _awaited(Operations.list)
     result_of = _awaited(Operations.result_of)
 
-    async def submit(self, command: Request, *, timeout: float = DEFAULT_TIMEOUT_S) -> AsyncTicket:
+    async def submit(
+        self, command: Request, *, timeout: float = DEFAULT_TIMEOUT_S, durable: bool = False
+    ) -> AsyncTicket:
         """Enqueue a command without waiting for its answer; `timeout` bounds the enqueueing. Raises as `put`."""
-        (ticket,) = await self.submit_many((command,), timeout=timeout)
+        (ticket,) = await self.submit_many((command,), timeout=timeout, durable=durable)
         if ticket._submitted.error is not None:  # noqa: SLF001 - a single refusal is said at once
             raise ticket._submitted.error  # noqa: SLF001
         return ticket
@@ -89,9 +92,10 @@ class AsyncFeedbackClient:
         commands: Iterable[Request],
         *,
         timeout: float = DEFAULT_TIMEOUT_S,
+        durable: bool = False,
     ) -> "tuple[AsyncTicket, ...]":
-        """Enqueue commands in order, in few round trips. One that was refused raises at its ticket's `result`."""
-        submitted = await self._drive(self._operations.submit(commands, timeout))
+        """Enqueue commands in order, in few round trips; as `FeedbackClient.submit_many`."""
+        submitted = await self._drive(self._operations.submit(commands, timeout, durable=durable))
         return tuple(AsyncTicket(self._settle, one) for one in submitted)
 
     async def close(self) -> None:
@@ -110,6 +114,14 @@ class AsyncFeedbackClient:
     async def _settle(self, submitted: Submitted, timeout: float) -> Result:
         return await self._drive(self._operations.settle(submitted, timeout))
 
+    async def _send(self, call: Call) -> Any:
+        if call.then is None:
+            return await self._redis.execute_command(*call.args)
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            pipeline.execute_command(*call.args)
+            pipeline.execute_command(*call.then)
+            return await pipeline.execute()
+
     async def _drive(self, flow: Flow[T]) -> T:
         if self._closed:
             raise ShuttingDown("this client is closed")
@@ -118,7 +130,7 @@ class AsyncFeedbackClient:
             while True:
                 if isinstance(step, Call):
                     try:
-                        reply = await self._redis.execute_command(*step.args)
+                        reply = await self._send(step)
                     except RedisError as error:
                         step = flow.throw(error)
                     else:

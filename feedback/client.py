@@ -4,14 +4,15 @@ import functools
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from redis import Redis
 from redis.exceptions import RedisError
 
 from feedback import connection
+from feedback.calls import Call, Flow, wall_clock_ms
 from feedback.errors import ShuttingDown
-from feedback.flows import MAX_QUEUED, Call, Flow, Submitted, wall_clock_ms
+from feedback.flows import MAX_QUEUED, Submitted
 from feedback.operations import DEFAULT_TIMEOUT_S, Operations
 from feedback.requests import Request
 from feedback.results import Result
@@ -90,21 +91,27 @@ class FeedbackClient:
     list = _run(Operations.list)
     result_of = _run(Operations.result_of)
 
-    def submit(self, command: Request, *, timeout: float = DEFAULT_TIMEOUT_S) -> Ticket:
+    def submit(self, command: Request, *, timeout: float = DEFAULT_TIMEOUT_S, durable: bool = False) -> Ticket:
         """Enqueue a command without waiting for its answer; `timeout` bounds the enqueueing. Raises as `put`."""
-        (ticket,) = self.submit_many((command,), timeout=timeout)
+        (ticket,) = self.submit_many((command,), timeout=timeout, durable=durable)
         if ticket._submitted.error is not None:  # noqa: SLF001 - a single refusal is said at once
             raise ticket._submitted.error  # noqa: SLF001
         return ticket
 
-    def submit_many(self, commands: Iterable[Request], *, timeout: float = DEFAULT_TIMEOUT_S) -> "tuple[Ticket, ...]":
+    def submit_many(
+        self, commands: Iterable[Request], *, timeout: float = DEFAULT_TIMEOUT_S, durable: bool = False
+    ) -> "tuple[Ticket, ...]":
         """Enqueue commands in order, in few round trips. One that was refused raises at its ticket's `result`.
+
+        `durable`: return only when the server has put them on its own stable storage (`WAITAOF`: Redis 7.2, Valkey 8,
+        with the append-only file on). Otherwise a server that loses its memory may lose what nobody was answered for.
 
         Raises:
             InvalidRequest: one of them is malformed; none was enqueued.
-            QueueUnavailable: the server did not take all of them in time.
+            QueueUnavailable: the server did not take all of them in time, or not durably; sending them again by
+                the same ids is safe.
         """
-        submitted = self._drive(self._operations.submit(commands, timeout))
+        submitted = self._drive(self._operations.submit(commands, timeout, durable=durable))
         return tuple(Ticket(self._settle, one) for one in submitted)
 
     def close(self) -> None:
@@ -123,6 +130,14 @@ class FeedbackClient:
     def _settle(self, submitted: Submitted, timeout: float) -> Result:
         return self._drive(self._operations.settle(submitted, timeout))
 
+    def _send(self, call: Call) -> Any:
+        if call.then is None:
+            return self._redis.execute_command(*call.args)
+        with self._redis.pipeline(transaction=False) as pipeline:
+            pipeline.execute_command(*call.args)
+            pipeline.execute_command(*call.then)
+            return pipeline.execute()
+
     def _drive(self, flow: Flow[T]) -> T:
         if self._closed:
             raise ShuttingDown("this client is closed")
@@ -131,7 +146,7 @@ class FeedbackClient:
             while True:
                 if isinstance(step, Call):
                     try:
-                        reply = self._redis.execute_command(*step.args)
+                        reply = self._send(step)
                     except RedisError as error:
                         step = flow.throw(error)
                     else:

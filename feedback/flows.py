@@ -4,18 +4,18 @@
 Redis call in here may be repeated safely, so a lost answer is asked for again until the deadline.
 """
 
-import random
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 from uuid import uuid4
 
 import msgspec
 from msgspec import Struct
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError
 
 from feedback import keys, queries, wire
+from feedback.calls import Caller, Flow, Sleep, wall_clock_ms
 from feedback.commands import Command, PutCommand, command_from, parse_command_id
 from feedback.connection import BLOCK_S, is_passing
 from feedback.envelopes import Envelope, chunks, envelope_of
@@ -36,38 +36,14 @@ from feedback.requests import Request, check_text
 from feedback.results import NoteBlank, NoteTooLarge, Rejected, Result, at_revision, result_from_builtins
 from feedback.scripting import Script
 
-T = TypeVar("T")
-
-
-class Call(Struct, frozen=True):
-    """Send one Redis command."""
-
-    args: tuple[Any, ...]
-
-
-class Sleep(Struct, frozen=True):
-    """Wait so many seconds."""
-
-    seconds: float
-
-
-Flow: TypeAlias = Generator[Call | Sleep, Any, T]
-
 RETENTION_MS = 7 * 24 * 3600 * 1000
 MAX_QUEUED = 100_000
 MAX_QUERIES = 10_000
 _LONGEST_WAIT_S = 366 * 24 * 3600.0
-_FIRST_CONTACT_S = 2.0
-"""How long a server that never answered is waited for: a wrong URL should be said early."""
 _ASK_AGAIN_S = 2.0
 
 _enqueue = Script("feedback", "enqueue")
 _ask = Script("feedback", "ask")
-
-
-def wall_clock_ms() -> int:
-    """Milliseconds since the Unix epoch."""
-    return time.time_ns() // 1_000_000
 
 
 class Submitted(Struct, frozen=True):
@@ -94,10 +70,12 @@ class Flows:
         self._retention_ms = retention_ms
         self._clock_ms = clock_ms
         self._topology: Topology | None = None
-        self._connected = False
+        self._caller = Caller()
 
-    def submit(self, requests: Sequence[Request], deadline: float) -> Flow[list[Submitted]]:
+    def submit(self, requests: Sequence[Request], deadline: float, *, durable: bool = False) -> Flow[list[Submitted]]:
         """Check all requests, then enqueue them in order; `deadline` on the monotonic clock.
+
+        `durable`: have the server put them on its stable storage first (`WAITAOF`).
 
         Raises:
             InvalidRequest: one of them is malformed; nothing was enqueued.
@@ -117,7 +95,7 @@ class Flows:
             else:
                 outcomes[index] = Submitted(command.command_id, result=refused)
         for chunk in chunks(accepted):
-            replies = yield from self._enqueue([envelope for _, envelope in chunk], deadline)
+            replies = yield from self._enqueue([envelope for _, envelope in chunk], deadline, durable=durable)
             for (index, envelope), reply in zip(chunk, replies, strict=True):
                 outcomes[index] = Submitted(envelope.command_id, error=_refusal(envelope.command_id, reply))
         return [outcomes[index] for index in range(len(commands))]
@@ -135,7 +113,7 @@ class Flows:
             result = yield from self._awaited(command_id, deadline)
         except QueueUnavailable as error:
             # The command was accepted before: a server that went away since leaves its outcome open.
-            if not (self._connected and isinstance(error.__cause__, RedisError) and is_passing(error.__cause__)):
+            if not (self._caller.connected and isinstance(error.__cause__, RedisError) and is_passing(error.__cause__)):
                 raise
             raise ResultTimeout(command_id, timeout) from error
         if result is None:
@@ -149,7 +127,7 @@ class Flows:
             # An answer may lie there already: look at least once, even with no time left.
             block_ms = max(1, int(1000 * min(self._block_s, deadline - time.monotonic())))
             stream = keys.results(command_id)
-            reply: Any = yield from self._call(("XREAD", "BLOCK", block_ms, "STREAMS", stream, last), deadline)
+            reply: Any = yield from self._caller.call(("XREAD", "BLOCK", block_ms, "STREAMS", stream, last), deadline)
             if entries := _stream_entries(reply):
                 last, fields = entries[-1]
                 result = yield from self._outcome(command_id, fields, deadline)
@@ -188,7 +166,7 @@ class Flows:
         """
         known = parse_command_id(command_id)
         deadline = time.monotonic() + timeout
-        if (yield from self._call(("EXISTS", keys.job(known), keys.results(known)), deadline)):
+        if (yield from self._caller.call(("EXISTS", keys.job(known), keys.results(known)), deadline)):
             try:
                 return (yield from self.wait(known, _half(deadline)))
             except CommandIdReused:
@@ -224,8 +202,10 @@ class Flows:
             return Rejected(error=NoteTooLarge(max_bytes=topology.max_note_bytes, actual_bytes=size))
         return None
 
-    def _enqueue(self, envelopes: Sequence[Envelope], deadline: float) -> Flow[list[bytes]]:
+    def _enqueue(self, envelopes: Sequence[Envelope], deadline: float, *, durable: bool) -> Flow[list[bytes]]:
         while True:
+            # On the connection of the enqueueing: WAITAOF is about what came in on that.
+            fsync = ("WAITAOF", 1, 0, _left_ms(deadline)) if durable else None
             topology = yield from self._known_topology(deadline)
             args: list[Any] = [
                 topology.generation,
@@ -245,7 +225,15 @@ class Flows:
                 number = topology.partition_of(envelope.session_id).number
                 args += (envelope.command_id, number, envelope.data, envelope.digest, envelope.description)
                 args.append(keys.session_digest(envelope.session_id))
-            reply = yield from self._script(_enqueue, (keys.TOPOLOGY, keys.RQ_QUEUES), args, deadline)
+            reply = yield from self._caller.script(
+                _enqueue, (keys.TOPOLOGY, keys.RQ_QUEUES), args, deadline, then=fsync
+            )
+            if durable:
+                reply, (fsynced, _) = reply
+                if not fsynced and time.monotonic() < deadline:
+                    continue
+                if not fsynced:
+                    raise QueueUnavailable("enqueued, but the server did not put it on stable storage in time")
             if isinstance(reply, list):
                 return reply
             if time.monotonic() > deadline:
@@ -258,7 +246,7 @@ class Flows:
     def _load_topology(self, deadline: float) -> Flow[Topology]:
         delay = 0.02
         while True:
-            reply = yield from self._call(("HMGET", keys.TOPOLOGY, *TOPOLOGY_FIELDS), deadline)
+            reply = yield from self._caller.call(("HMGET", keys.TOPOLOGY, *TOPOLOGY_FIELDS), deadline)
             try:
                 topology = Topology.of_fields(reply)
             except ValueError:
@@ -274,12 +262,14 @@ class Flows:
     def _answer(self, query: queries.Query, deadline: float) -> Flow[queries.Answer]:
         document = queries.encode_query(query)
         while True:
-            taken = yield from self._script(_ask, (keys.QUERIES,), (document, MAX_QUERIES, keys.REPLY_TTL_S), deadline)
+            taken = yield from self._caller.script(
+                _ask, (keys.QUERIES,), (document, MAX_QUERIES, keys.REPLY_TTL_S), deadline
+            )
             left_s = deadline - time.monotonic()
             if taken:
                 # Look at least once, and never ask for 0: that would block for ever.
                 patience = max(0.001, min(self._block_s, _ASK_AGAIN_S, left_s))
-                reply = yield from self._call(("BLPOP", keys.reply(query.query_id), f"{patience:.3f}"), deadline)
+                reply = yield from self._caller.call(("BLPOP", keys.reply(query.query_id), f"{patience:.3f}"), deadline)
                 if reply is not None:
                     return _answer(reply[1])
             elif left_s > 0:
@@ -294,12 +284,12 @@ class Flows:
                 result = wire.decode_result(fields[b"return_value"])
                 # A stock RQ worker writes the stream itself; our job function then left the revision in the hash.
                 revision = fields.get(b"revision") or (
-                    yield from self._call(("HGET", keys.job(command_id), "revision"), deadline)
+                    yield from self._caller.call(("HGET", keys.job(command_id), "revision"), deadline)
                 )
                 return at_revision(result, int(revision) if revision is not None else None)
             except (ValueError, KeyError) as error:
                 raise CommandFailed(f"the answer to {command_id} is not one of the contract's: {error}") from None
-        status, failure = yield from self._call(("HMGET", keys.job(command_id), "status", "failure"), deadline)
+        status, failure = yield from self._caller.call(("HMGET", keys.job(command_id), "status", "failure"), deadline)
         if status in (b"queued", b"started"):
             return None
         if failure is None:
@@ -309,30 +299,10 @@ class Flows:
         except msgspec.MsgspecError as error:
             raise CommandFailed(f"command {command_id} failed in a way that is not readable: {error}") from None
 
-    def _script(self, script: Script, names: Sequence[str], args: Sequence[Any], deadline: float) -> Flow[Any]:
-        try:
-            return (yield from self._call(script.by_digest(names, args), deadline))
-        except NoScriptError:
-            return (yield from self._call(script.by_source(names, args), deadline))
 
-    def _call(self, args: tuple[Any, ...], deadline: float) -> Flow[Any]:
-        """One command, sent again while its answer is missing and there is time."""
-        if not self._connected:
-            deadline = min(deadline, time.monotonic() + _FIRST_CONTACT_S)
-        delay = 0.01
-        while True:
-            try:
-                reply = yield Call(args)
-            except NoScriptError:
-                raise
-            except RedisError as error:
-                if not is_passing(error) or time.monotonic() + delay > deadline:
-                    raise QueueUnavailable(f"Redis: {error}") from error
-            else:
-                self._connected = True
-                return reply
-            yield Sleep(delay * random.uniform(0.5, 1))  # noqa: S311 - jitter, not a secret
-            delay = min(2 * delay, 1.0)
+def _left_ms(deadline: float) -> int:
+    """Milliseconds that are left, and that a connection is silent without being given up."""
+    return max(1, int(1000 * min(BLOCK_S, deadline - time.monotonic())))
 
 
 def _half(deadline: float) -> float:

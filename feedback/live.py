@@ -11,8 +11,8 @@ from uuid import uuid4
 from redis import Redis
 
 from feedback import connection, keys
+from feedback.calls import Call, wall_clock_ms
 from feedback.errors import FeedbackError
-from feedback.flows import Call, wall_clock_ms
 from feedback.live_core import DEFAULT_TTL_S, LiveCore
 from feedback.live_requests import Outcome, Registration, check_max_flushes, check_registration, counted, raised
 from feedback.model import SessionIdentity

@@ -10,8 +10,8 @@ from uuid import uuid4
 from redis import asyncio as aio
 
 from feedback import connection, keys
+from feedback.calls import Call, wall_clock_ms
 from feedback.errors import FeedbackError
-from feedback.flows import Call, wall_clock_ms
 from feedback.live import MAX_FLUSHES, REGISTER_TIMEOUT_S
 from feedback.live_core import DEFAULT_TTL_S, LiveCore
 from feedback.live_requests import Outcome, Registration, check_max_flushes, check_registration, counted, raised

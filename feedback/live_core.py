@@ -16,9 +16,9 @@ from msgspec import Struct
 from redis.exceptions import NoScriptError, RedisError
 
 from feedback import keys
+from feedback.calls import Call, wall_clock_ms
 from feedback.connection import is_passing
 from feedback.errors import FeedbackError, QueueUnavailable, ShuttingDown
-from feedback.flows import Call, wall_clock_ms
 from feedback.flushing import FlushReply, FlushRequest, encode_reply
 from feedback.live_requests import MOST_PENDING, Registration, Requests
 from feedback.requests import check_timeout

@@ -6,7 +6,8 @@ Each is a flow (`feedback.flows`): `FeedbackClient` runs it to its end, `AsyncFe
 import time
 from collections.abc import Callable, Iterable
 
-from feedback.flows import Flow, Flows, Submitted
+from feedback.calls import Flow
+from feedback.flows import Flows, Submitted
 from feedback.model import Rating
 from feedback.requests import Delete, ExpiresAt, Put, Request, check_timeout
 from feedback.results import Result
@@ -82,10 +83,10 @@ class Operations:
         """
         return (yield from self._flows.outcome(command_id, check_timeout(timeout)))
 
-    def submit(self, commands: Iterable[Request], timeout: float) -> Flow["tuple[Submitted, ...]"]:
+    def submit(self, commands: Iterable[Request], timeout: float, *, durable: bool) -> Flow["tuple[Submitted, ...]"]:
         """Check all, then enqueue in order."""
         deadline = time.monotonic() + check_timeout(timeout)
-        return tuple((yield from self._flows.submit(tuple(commands), deadline)))
+        return tuple((yield from self._flows.submit(tuple(commands), deadline, durable=durable)))
 
     def settle(self, submitted: Submitted, timeout: float) -> Flow[Result]:
         """The answer to one submitted command: known already, or waited for."""

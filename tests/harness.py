@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from feedback.flows import wall_clock_ms
+from feedback.calls import wall_clock_ms
 from feedback.settings import Settings
 from persistence.session_log import LogWriter
 from persistence.session_log.events import exchange

@@ -7,10 +7,11 @@ from uuid import uuid4
 
 import msgspec
 from redis import Redis
+from redis.exceptions import RedisError
 
 from feedback import keys
-from feedback.connection import BLOCK_S
-from feedback.flows import wall_clock_ms
+from feedback.calls import wall_clock_ms
+from feedback.connection import BLOCK_S, is_passing
 from feedback.flushing import REPLY_MARK, FlushReply, FlushRequest, LiveOwner, decode_reply, encode_request
 from worker.core.live import FlushOutcome, outcome_of, unanswered
 
@@ -44,7 +45,11 @@ class FlushDesk:
                 )
                 pipeline.rpush(keys.flushes(owner.owner_id), encode_request(request))
                 pipeline.expire(keys.flushes(owner.owner_id), keys.REPLY_TTL_S)
-            pipeline.execute()
+            replies = pipeline.execute(raise_on_error=False)
+        for reply in replies:
+            # What a key of another type refuses is a flush that nobody answers.
+            if isinstance(reply, RedisError) and is_passing(reply):
+                raise reply
         return time.monotonic() + self._timeout_s
 
     def ask(self, owners: Iterable[LiveOwner]) -> dict[str, FlushOutcome]:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from redis.exceptions import RedisError
 
 from feedback import keys
+from feedback.calls import wall_clock_ms
 from feedback.connection import BLOCK_S
 from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import FeedbackError, StoreUnavailable
-from feedback.flows import wall_clock_ms
 from feedback.flushing import LiveOwner
 from feedback.live_owners import live_owners
 from feedback.partitions import PartitionId

@@ -15,8 +15,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from feedback import connection
+from feedback.calls import wall_clock_ms
 from feedback.errors import QueueUnavailable, StoreUnavailable
-from feedback.flows import wall_clock_ms
 from feedback.settings import Settings
 from worker import topology as topologies
 from worker.loop import PartitionLoop

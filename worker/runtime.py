@@ -8,7 +8,7 @@ from uuid import uuid4
 from msgspec import Struct
 from redis import Redis
 
-from feedback.flows import wall_clock_ms
+from feedback.calls import wall_clock_ms
 from feedback.settings import Settings
 from persistence.session_log import SessionLogs
 from persistence.sidecar import open_store

@@ -16,6 +16,16 @@ if topology[1] ~= ARGV[1] or topology[2] ~= ARGV[2] then
 end
 local limit = tonumber(ARGV[3])
 
+-- A key of another type in a queue's place holds no jobs: it gives way.
+local function queue_length(partition)
+  local length = redis.pcall('LLEN', ARGV[6] .. partition)
+  if type(length) == 'number' then
+    return length
+  end
+  redis.call('DEL', ARGV[6] .. partition)
+  return 0
+end
+
 local function push(id, partition)
   local queue = ARGV[6] .. partition
   -- A queue that was empty may have an idle owner: ring its bell.
@@ -23,7 +33,7 @@ local function push(id, partition)
     redis.call('SADD', KEYS[2], queue)
     local owner = redis.call('HGET', ARGV[8], partition)
     if owner then
-      redis.call('RPUSH', ARGV[9] .. owner, partition)
+      redis.pcall('RPUSH', ARGV[9] .. owner, partition)
       redis.call('EXPIRE', ARGV[9] .. owner, ARGV[10])
     end
   end
@@ -55,6 +65,8 @@ for i = 13, #ARGV, 6 do
       outcome = 'reused'
     else
       outcome = 'known'
+      -- A write all the same: whoever waits until it is durable (WAITAOF) has waited for the first one, too.
+      redis.call('HSET', job, 'digest', digest)
       -- What was applied before is answered from its record.
       if is_stranded(job, id, partition) then
         redis.call('HSET', job, 'status', 'queued')
@@ -62,7 +74,7 @@ for i = 13, #ARGV, 6 do
         push(id, partition)
       end
     end
-  elseif redis.call('LLEN', ARGV[6] .. partition) >= limit then
+  elseif queue_length(partition) >= limit then
     outcome = 'full'
   else
     redis.call('DEL', job)

@@ -11,7 +11,7 @@ from uuid import uuid4
 from redis import Redis
 
 from feedback import keys
-from feedback.flows import wall_clock_ms
+from feedback.calls import wall_clock_ms
 from feedback.flushing import FlushReply, FlushRequest, decode_reply, encode_request
 from feedback.live import Flush, LiveSessions
 from feedback.live_aio import AsyncLiveSession, AsyncLiveSessions

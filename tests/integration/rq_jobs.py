@@ -20,9 +20,9 @@ from rq.registry import FailedJobRegistry
 from app.processes import Child
 from app.system import child_environ
 from feedback import keys
+from feedback.calls import wall_clock_ms
 from feedback.commands import SCHEMA, Command, PutCommand
 from feedback.events import Event, decode_event
-from feedback.flows import wall_clock_ms
 from feedback.partitions import PartitionId
 from feedback.requests import Put
 from feedback.settings import Settings

@@ -7,7 +7,7 @@ import pytest
 from redis import Redis
 
 from feedback import CommandExpired, FeedbackClient, LiveSessions, SessionIdentity, keys
-from feedback.flows import wall_clock_ms
+from feedback.calls import wall_clock_ms
 from tests.harness import CREATED_AT, serving, settings_for, wait_until, write_session
 
 pytestmark = pytest.mark.server

@@ -6,8 +6,9 @@ from typing import Any, TypeVar
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from feedback import flows
-from feedback.flows import Call, Flow, Flows
+from feedback import calls, flows
+from feedback.calls import Call, Flow
+from feedback.flows import Flows
 from feedback.requests import Put
 
 T = TypeVar("T")
@@ -23,7 +24,7 @@ LOST = RedisConnectionError("connection lost")
 
 
 class Clock:
-    """Takes the place of the module `time` in `feedback.flows`."""
+    """Takes the place of the module `time` in `feedback.flows` and `feedback.calls`."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -41,6 +42,7 @@ class Stage:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = Clock()
         monkeypatch.setattr(flows, "time", self.clock)
+        monkeypatch.setattr(calls, "time", self.clock)
         self.flows = Flows(clock_ms=lambda: NOW_MS)
         self.calls: list[Args] = []
         self.slept_s = 0.0

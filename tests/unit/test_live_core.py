@@ -11,8 +11,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, NoScriptError
 
 from feedback import keys
+from feedback.calls import Call
 from feedback.errors import InvalidRequest, QueueUnavailable, ShuttingDown
-from feedback.flows import Call
 from feedback.flushing import FlushReply, FlushRequest, decode_reply, encode_request
 from feedback.live_core import BATCH, CLOSE_S, LiveCore, _hold, _leave, _reply
 from feedback.live_requests import MOST_PENDING, Outcome, Registration, Signal
