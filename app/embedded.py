@@ -88,9 +88,12 @@ class EmbeddedServer:
                 try:
                     # Another program may have taken the port between our look and the server's bind.
                     if client.info("server")["process_id"] == child.pid:
-                        return True
+                        # It answers that already while it loads its data, which takes as long as it takes.
+                        if not client.info("persistence")["loading"]:
+                            return True
+                        give_up = time.monotonic() + _START_TIMEOUT_S
                 except RedisError:
-                    pass  # not listening yet, or loading its data
+                    pass  # not listening yet
                 time.sleep(_POLL_S)
         raise QueueUnavailable(f"the embedded server runs, but has not answered for {_START_TIMEOUT_S:g} s")
 

@@ -11,6 +11,7 @@ from redis import Redis
 
 from app.embedded import DURABLE, VOLATILE, EmbeddedServer
 from app.inspection import read_server, refuse_unfit_server
+from feedback.connection import connect
 from feedback.errors import QueueUnavailable, SettingsInvalid, ShuttingDown
 
 pytestmark = [pytest.mark.server, pytest.mark.process]
@@ -51,6 +52,23 @@ def test_port_and_data_survive_a_kill(server: EmbeddedServer, tmp_path: Path) ->
             assert client.get("key") == b"value"
     finally:
         again.stop()
+
+
+def test_a_start_waits_until_all_data_is_loaded(server: EmbeddedServer, tmp_path: Path) -> None:
+    """While it loads, a server says who it is, and refuses everything else."""
+    server.start()
+    with Redis.from_url(server.url) as client, client.pipeline(transaction=False) as pipeline:
+        for number in range(5_000):
+            pipeline.set(f"key {number}", "value")
+        pipeline.execute()
+    server.stop()
+    slow = EmbeddedServer(tmp_path / "valkey", {**DURABLE, "key-load-delay": "100"})
+    try:
+        slow.start()
+        with connect(slow.url) as client:  # redis-py's own would try again
+            assert client.get("key 4999") == b"value"
+    finally:
+        slow.stop()
 
 
 def test_a_port_that_is_taken_meanwhile_is_left_to_its_taker(server: EmbeddedServer) -> None:
