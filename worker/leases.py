@@ -4,6 +4,7 @@ The lease only avoids waste: a worker that wrongly believes in its lease is stop
 store. So a lost answer is never a danger here, and each script may be repeated.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
@@ -19,6 +20,7 @@ _assign = Script("worker", "assign")
 _leave = Script("worker", "leave")
 
 _BY_FORCE = "*"
+_GENERATION = re.compile(rb"[0-9]{1,18}")
 
 
 class View(Struct, frozen=True):
@@ -58,7 +60,8 @@ class LeaseTable:
         return View(
             owners={int(number): owner.decode() for number, owner in zip(owners[::2], owners[1::2], strict=True)},
             beats={member.decode(): int(value) for member, value in zip(members, beats, strict=True)},
-            generation=None if generation is None else int(generation),
+            # Hosts may write the topology, too: one that is none counts as forgotten.
+            generation=int(generation) if generation is not None and _GENERATION.fullmatch(generation) else None,
         )
 
     def acquire(self, plan: Rebalance, beats: Mapping[str, int]) -> frozenset[int]:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from redis import Redis
@@ -13,7 +14,7 @@ from redis.exceptions import NoPermissionError
 from rq import Queue
 
 from app.embedded import DURABLE, EmbeddedServer
-from feedback import FeedbackClient, Item, ItemList, Ok, QueueUnavailable
+from feedback import FeedbackClient, Item, ItemList, Ok, QueueUnavailable, keys
 from feedback.settings import Settings
 from feedback.wire import Serializer
 from tests.acceptance.command_line import feedback
@@ -66,10 +67,13 @@ def refusals(server: Redis) -> list[Mapping[bytes, object]]:
 
 
 def test_the_whole_way_of_a_command_needs_no_more_rights(server: Redis, settings: Settings) -> None:
-    """Put, list, change, delete as `host`: nobody is refused anything on the way."""
+    """Put, put again, list, delete as `host`: nobody is refused anything on the way."""
     write_session(settings, "s", "m")
+    command_id = str(uuid4())
     with FeedbackClient.from_url(url(server, "host")) as host:
-        stored = host.put("s", "m", "positive", note="fine")
+        stored = host.put("s", "m", "positive", note="fine", command_id=command_id)
+        server.hset(keys.job(command_id), "status", "queued")  # as if the server had lost the rest
+        assert host.put("s", "m", "positive", note="fine", command_id=command_id) == stored
         assert isinstance(stored, Ok)
         assert isinstance(stored.value, Item)
         assert host.list("s", at_least=stored.revision) == Ok(value=ItemList(items=(stored.value,)))

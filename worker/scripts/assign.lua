@@ -31,7 +31,7 @@ end
 if changed then
   for _, member in ipairs(redis.call('SMEMBERS', KEYS[2])) do
     if member ~= me then
-      redis.call('RPUSH', ARGV[3] .. member, 'lease')
+      redis.pcall('RPUSH', ARGV[3] .. member, 'lease')
       redis.call('EXPIRE', ARGV[3] .. member, ARGV[4])
     end
   end

@@ -33,7 +33,12 @@ for p = 1, (#KEYS - 1) / 2 do
     local lost = most > 0 and redis.call('LRANGE', claimed, held, held + most - 1) or {}
     local ids = lost
     if #lost == 0 and most > 0 then
-      ids = redis.call('LRANGE', queue, 0, most - 1)
+      ids = redis.pcall('LRANGE', queue, 0, most - 1)
+      if ids.err then
+        -- A key of another type in the queue's place holds no jobs: it gives way.
+        redis.call('DEL', queue)
+        ids = {}
+      end
     end
     local taken = 0
     for _, id in ipairs(ids) do

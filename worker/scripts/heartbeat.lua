@@ -6,14 +6,25 @@
 -- ARGV[4] session key prefix   ARGV[5] wake TTL in seconds   ARGV[6] wake list prefix
 --
 -- The other workers are told when this one is new among them.
+-- What hosts may write as well, a bell or a topology of another type, gives way here.
 -- Reply: {owners (flat number, id pairs), live worker ids, their beats, generation (false: no topology)}
+local rings = redis.pcall('LLEN', KEYS[4])
+if type(rings) ~= 'number' then
+  redis.call('DEL', KEYS[4])
+  rings = 0
+end
+local generation = redis.pcall('HGET', KEYS[5], 'generation')
+if type(generation) == 'table' then
+  redis.call('DEL', KEYS[5])
+  generation = false
+end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 local joined = redis.call('SADD', KEYS[2], ARGV[1]) == 1
 local members = redis.call('SMEMBERS', KEYS[2])
 if joined then
   for _, member in ipairs(members) do
     if member ~= ARGV[1] then
-      redis.call('RPUSH', ARGV[6] .. member, 'lease')
+      redis.pcall('RPUSH', ARGV[6] .. member, 'lease')
       redis.call('EXPIRE', ARGV[6] .. member, ARGV[5])
     end
   end
@@ -32,14 +43,13 @@ for i, member in ipairs(members) do
   end
 end
 -- Jobs that were queued without our enqueue script (RQ's requeue, a foreign producer) ring no bell.
--- One by one: `unpack` takes some 8000 at most, two generations may have more queues.
-for i = 6, #KEYS do
-  if redis.call('EXISTS', KEYS[i]) == 1 then
-    if redis.call('EXISTS', KEYS[4]) == 0 then
-      redis.call('RPUSH', KEYS[4], '*')
-      redis.call('EXPIRE', KEYS[4], ARGV[5])
-    end
-    break
-  end
+-- In slices: `unpack` takes some 8000 at most, and two generations may have more queues.
+local waiting = false
+for i = 6, #KEYS, 4000 do
+  waiting = waiting or redis.call('EXISTS', unpack(KEYS, i, math.min(i + 3999, #KEYS))) > 0
 end
-return {redis.call('HGETALL', KEYS[3]), live, live_beats, redis.call('HGET', KEYS[5], 'generation')}
+if waiting and rings == 0 then
+  redis.call('RPUSH', KEYS[4], '*')
+  redis.call('EXPIRE', KEYS[4], ARGV[5])
+end
+return {redis.call('HGETALL', KEYS[3]), live, live_beats, generation}

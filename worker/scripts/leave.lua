@@ -5,7 +5,7 @@
 redis.call('DEL', KEYS[1], KEYS[3])
 redis.call('SREM', KEYS[2], ARGV[1])
 for _, member in ipairs(redis.call('SMEMBERS', KEYS[2])) do
-  redis.call('RPUSH', ARGV[2] .. member, 'lease')
+  redis.pcall('RPUSH', ARGV[2] .. member, 'lease')
   redis.call('EXPIRE', ARGV[2] .. member, ARGV[3])
 end
 return 1

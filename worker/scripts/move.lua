@@ -14,7 +14,7 @@ if redis.call('RPUSH', KEYS[2], ARGV[1]) == 1 then
   redis.call('SADD', KEYS[4], KEYS[2])
   local owner = redis.call('HGET', KEYS[5], ARGV[3])
   if owner then
-    redis.call('RPUSH', ARGV[4] .. owner, ARGV[3])
+    redis.pcall('RPUSH', ARGV[4] .. owner, ARGV[3])
     redis.call('EXPIRE', ARGV[4] .. owner, ARGV[5])
   end
 end

@@ -8,6 +8,10 @@
 if redis.call('HGET', KEYS[1], ARGV[2]) ~= ARGV[1] then
   return false
 end
+local kind = redis.call('TYPE', KEYS[3]).ok
+if kind ~= 'list' and kind ~= 'none' then
+  redis.call('DEL', KEYS[3]) -- it holds no jobs
+end
 local recovered = 0
 while redis.call('LMOVE', KEYS[2], KEYS[3], 'RIGHT', 'LEFT') do
   recovered = recovered + 1

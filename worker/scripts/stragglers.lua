@@ -3,6 +3,10 @@
 -- KEYS[1] queue   KEYS[2] claimed list of the same partition
 -- ARGV[1] most jobs   ARGV[2] most bytes of one   ARGV[3] job key prefix
 -- Reply: flat list of id, data; data is false when the job is gone or is not readable.
+local kind = redis.call('TYPE', KEYS[1]).ok
+if kind ~= 'list' and kind ~= 'none' then
+  redis.call('DEL', KEYS[1]) -- it holds no jobs
+end
 while redis.call('LMOVE', KEYS[2], KEYS[1], 'RIGHT', 'LEFT') do end
 local reply = {}
 for _, id in ipairs(redis.call('LRANGE', KEYS[1], 0, ARGV[1] - 1)) do
