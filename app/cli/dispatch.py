@@ -24,6 +24,7 @@ _COMMANDS = {
     "partitions": ("partitions", "show or change the number of partitions"),
     "sessions": ("sessions", "list Sessions, their messages and ratings: what there is to rate"),
     "status": ("status", "show owners, queues and the projection's lag"),
+    "dlq": ("dlq", "list, show, retry or drop commands that failed"),
     "doctor": ("doctor", "check server, store and log root, and say what to do"),
 }
 

@@ -73,7 +73,8 @@ for number in string.gmatch(ARGV[9], '%d+') do
   mine[#mine + 1] = redis.call('HGET', KEYS[KEYS_EACH * (#mine + 1)], number) == ARGV[1]
 end
 
-local now = tonumber(redis.call('TIME')[1])
+local time = redis.call('TIME')
+local now = tonumber(time[1])
 local result_ttl, failure_ttl = tonumber(ARGV[2]), tonumber(ARGV[3])
 for i = FIRST, #ARGV, FIELDS do
   local p, id, kind = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
@@ -104,6 +105,8 @@ for i = FIRST, #ARGV, FIELDS do
       end
       if found ~= 'none' then
         redis.call('HSETNX', shown, 'data', '')
+        -- A Session's commands fail in queue order the first time: retried, they go back in this order.
+        redis.call('HSETNX', shown, 'first_failed', time[1] .. string.format('%06d', time[2]) .. '-' .. i)
       end
       add_result(ARGV[6] .. name, failure_ttl, 'type', 2, 'exc_string', ARGV[i + 3])
       end_job(shown, failure_ttl, failed, name, now + failure_ttl, 'status', 'failed', 'failure', ARGV[i + 4])
