@@ -12,10 +12,12 @@ from typing import NamedTuple
 import pytest
 from redis import Redis
 
+from app.exits import ExitCode
 from app.processes import Child
 from feedback import keys
 from feedback.connection import connect
-from feedback.crashpoints import Action, CrashPoint
+from feedback.crashpoints import VARIABLE, Action, CrashPoint
+from tests.acceptance.command_line import feedback
 from tests.acceptance.disturbed import Disturbed, Told, disturbed
 from tests.harness import serving, wait_until
 from tests.processes import is_stopped, kill
@@ -206,3 +208,11 @@ def test_a_projector_disturbed_around_its_checkpoint_leaves_lists_that_equal_the
             assert system.finish() == undisturbed
             if action is Action.STOP:
                 assert projector.stop(system.settings.shutdown_grace)
+
+
+@pytest.mark.parametrize("name", ["worker", "projector"])
+def test_a_point_that_does_not_exist_stops_a_process_at_its_start(name: str) -> None:
+    """A test with a typo must not pass because nothing happened."""
+    answer = feedback(name, env={VARIABLE: "after-lunch:kill"})
+    assert answer.code == ExitCode.USAGE
+    assert f"SettingsInvalid: {VARIABLE}: no crash point 'after-lunch'; there are after-lease, " in answer.err
