@@ -58,15 +58,16 @@ def test_a_start_waits_until_all_data_is_loaded(server: EmbeddedServer, tmp_path
     """While it loads, a server says who it is, and refuses everything else."""
     server.start()
     with Redis.from_url(server.url) as client, client.pipeline(transaction=False) as pipeline:
-        for number in range(10_000):
+        # It answers once in a thousand keys, and one request takes several answers.
+        for number in range(40_000):
             pipeline.set(f"key {number}", "value")
         pipeline.execute()
     server.stop()
-    slow = EmbeddedServer(tmp_path / "valkey", {**DURABLE, "key-load-delay": "100"})
+    slow = EmbeddedServer(tmp_path / "valkey", {**DURABLE, "key-load-delay": "30"})
     try:
         slow.start()
         with connect(slow.url) as client:  # redis-py's own would try again
-            assert client.get("key 9999") == b"value"
+            assert client.get("key 39999") == b"value"
     finally:
         slow.stop()
 
