@@ -16,9 +16,10 @@ from rq import Queue
 from app.embedded import DURABLE, EmbeddedServer
 from feedback import FeedbackClient, Item, ItemList, Ok, QueueUnavailable, keys
 from feedback.settings import Settings
-from feedback.wire import Serializer
+from feedback.wire import Serializer, encode_job
 from tests.acceptance.command_line import feedback
 from tests.harness import settings_for, wait_until, write_session
+from tests.integration.rq_jobs import partition_of, put_command
 from tests.processes import children
 
 pytestmark = [pytest.mark.server, pytest.mark.process]
@@ -122,5 +123,20 @@ def test_an_operator_sees_and_requeues(server: Redis, settings: Settings) -> Non
         wait_until(lambda: job.id in queue.failed_job_registry.get_job_ids(), "the foreign job fails")
         queue.failed_job_registry.requeue(job.id)
         wait_until(lambda: job.id in queue.failed_job_registry.get_job_ids(), "it fails again")
-        queue.failed_job_registry.remove(job.id, delete_job=True)
+    assert feedback("dlq", "list", env=operator).out.count(job.id) == 1
+    assert feedback("dlq", "show", job.id, env=operator).code == 0
+    assert feedback("dlq", "drop", job.id, env=operator).code == 0
+    assert refusals(server) == []
+
+
+def test_an_operator_retries(server: Redis, settings: Settings) -> None:
+    """A failed command, back to its queue and its owner's bell."""
+    write_session(settings, "failed", "m")
+    command = put_command("failed", "m")
+    server.hset(keys.job(command.command_id), items=["data", encode_job(command), "status", "failed"])
+    server.zadd(keys.failed_registry(partition_of(settings, "failed")), {command.command_id: 2e10})
+    answer = feedback("dlq", "retry", command.command_id, env={"FEEDBACK_REDIS_URL": url(server, "operator")})
+    assert answer.code == 0, answer
+    with FeedbackClient.from_url(url(server, "host")) as host:
+        assert host.result_of(command.command_id).ok
     assert refusals(server) == []
