@@ -115,7 +115,12 @@ class _Way:
             )
             self._lap("begin, check the fence, load")
             decisions = decide_batch(
-                snapshot, pending, self._sequences, now_ms=wall_clock_ms(), max_note_bytes=self._note_bytes
+                snapshot,
+                pending,
+                self._sequences,
+                now_ms=wall_clock_ms(),
+                max_note_bytes=self._note_bytes,
+                retention_ms=10**12,
             )
             self._lap("decide")
             transaction.apply(decisions.changes, decisions.records, decisions.deadlines)

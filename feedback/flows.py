@@ -36,7 +36,7 @@ from feedback.requests import Request, check_text
 from feedback.results import NoteBlank, NoteTooLarge, Rejected, Result, at_revision, result_from_builtins
 from feedback.scripting import Script
 
-RETENTION_MS = 7 * 24 * 3600 * 1000
+_ANY_RETENTION_MS = 2**60
 MAX_QUEUED = 100_000
 MAX_QUERIES = 10_000
 _LONGEST_WAIT_S = 366 * 24 * 3600.0
@@ -62,12 +62,10 @@ class Flows:
         *,
         block_s: float = BLOCK_S,
         max_queued: int = MAX_QUEUED,
-        retention_ms: int = RETENTION_MS,
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._block_s = block_s
         self._max_queued = max_queued
-        self._retention_ms = retention_ms
         self._clock_ms = clock_ms
         self._topology: Topology | None = None
         self._caller = Caller()
@@ -81,11 +79,15 @@ class Flows:
             InvalidRequest: one of them is malformed; nothing was enqueued.
             QueueUnavailable: the server did not take them in time.
         """
-        now_ms = self._clock_ms()
-        commands = [
-            command_from(request, now_ms=now_ms, new_id=str(uuid4()), retention_ms=self._retention_ms)
-            for request in requests
-        ]
+        now_ms, ids = self._clock_ms(), [str(uuid4()) for _ in requests]
+        commands = self._commands(requests, ids, now_ms)
+        if self._topology is None and any(map(_goes_out, commands)):
+            # What is wrong anywhere is said without asking anybody; the deployment's own bounds come second.
+            for command in commands:
+                if not isinstance(command, PutCommand) or command.note is None:
+                    envelope_of(command)
+            yield from self._load_topology(deadline)
+            commands = self._commands(requests, ids, now_ms)
         outcomes: dict[int, Submitted] = {}
         accepted: list[tuple[int, Envelope]] = []
         for index, command in enumerate(commands):
@@ -99,6 +101,13 @@ class Flows:
             for (index, envelope), reply in zip(chunk, replies, strict=True):
                 outcomes[index] = Submitted(envelope.command_id, error=_refusal(envelope.command_id, reply))
         return [outcomes[index] for index in range(len(commands))]
+
+    def _commands(self, requests: Sequence[Request], ids: Sequence[str], now_ms: int) -> list[Command]:
+        retention_ms = _ANY_RETENTION_MS if self._topology is None else 1000 * self._topology.command_retention
+        return [
+            command_from(request, now_ms=now_ms, new_id=new_id, retention_ms=retention_ms)
+            for request, new_id in zip(requests, ids, strict=True)
+        ]
 
     def wait(self, command_id: str, timeout: float) -> Flow[Result]:
         """Wait for a command's answer; `timeout` in seconds.
@@ -298,6 +307,11 @@ class Flows:
             raise error_of(decode_failure(failure))
         except msgspec.MsgspecError as error:
             raise CommandFailed(f"command {command_id} failed in a way that is not readable: {error}") from None
+
+
+def _goes_out(command: Command) -> bool:
+    """Whether nothing at the boundary keeps the command from being sent."""
+    return not isinstance(command, PutCommand) or command.note is None or not is_blank(command.note)
 
 
 def _left_ms(deadline: float) -> int:

@@ -5,7 +5,8 @@ from zlib import crc32
 
 from msgspec import Struct
 
-TOPOLOGY_FIELDS = ("generation", "partitions", "max_note_bytes")
+USUAL_RETENTION_S = 7 * 24 * 3600
+TOPOLOGY_FIELDS = ("generation", "partitions", "max_note_bytes", "command_retention")
 """Of the hash at `keys.TOPOLOGY`."""
 DEPLOYMENT_FIELD = "deployment"
 """Of the same hash: a number that says which store the server's workers use (absent or 0: unknown)."""
@@ -22,14 +23,16 @@ class PartitionId(Struct, frozen=True, order=True):
 
 
 class Topology(Struct, frozen=True, kw_only=True):
-    """How Sessions are spread over queues, and the bound on notes that all processes share.
+    """How Sessions are spread over queues, and the bounds that all processes share.
 
-    `generation` grows by one each time the number of partitions changes.
+    `generation` grows by one each time the number of partitions changes. No deadline lies further ahead
+    than `command_retention` seconds.
     """
 
     generation: int
     partitions: int
     max_note_bytes: int
+    command_retention: int = USUAL_RETENTION_S
 
     def partition_of(self, session_id: str) -> PartitionId:
         """CRC-32 of the id's UTF-8 bytes, modulo the number of partitions: any language can compute it."""
@@ -37,18 +40,22 @@ class Topology(Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def of_fields(values: Iterable[bytes | str | None]) -> "Topology | None":
-        """The values of `TOPOLOGY_FIELDS` as a topology; None when one is missing.
+        """The values of `TOPOLOGY_FIELDS` as a topology; None when one is missing (the last may be).
 
         Raises:
             ValueError: anybody may have written it, and it is none.
         """
-        known = [int(value) for value in values if value is not None]
-        if len(known) != len(TOPOLOGY_FIELDS):
+        generation, partitions, max_note_bytes, retention = (None if one is None else int(one) for one in values)
+        if generation is None or partitions is None or max_note_bytes is None:
             return None
-        generation, partitions, max_note_bytes = known
         if partitions < 1:
             raise ValueError(f"{partitions} partitions")
-        return Topology(generation=generation, partitions=partitions, max_note_bytes=max_note_bytes)
+        return Topology(
+            generation=generation,
+            partitions=partitions,
+            max_note_bytes=max_note_bytes,
+            command_retention=retention or USUAL_RETENTION_S,
+        )
 
     def all_partitions(self) -> tuple[PartitionId, ...]:
         return tuple(PartitionId(self.generation, number) for number in range(self.partitions))

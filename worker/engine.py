@@ -44,12 +44,14 @@ class Engine:
         barrier: LogBarrier,
         *,
         max_note_bytes: int,
+        retention_ms: int,
         clock_ms: Callable[[], int],
         new_version: Callable[[], str],
     ) -> None:
         self._store = store
         self._barrier = barrier
         self._max_note_bytes = max_note_bytes
+        self._retention_ms = retention_ms
         self._clock_ms = clock_ms
         self._new_version = new_version
 
@@ -144,6 +146,7 @@ class Engine:
                 {partition: ownership.sequence for partition, ownership in partitions.items()},
                 now_ms=self._clock_ms(),
                 max_note_bytes=self._max_note_bytes,
+                retention_ms=self._retention_ms,
             )
             transaction.apply(decisions.changes, decisions.records, decisions.deadlines)
         for record in decisions.records:

@@ -62,7 +62,7 @@ def _serve_generations(runtime: Runtime, worker_id: str, stop: threading.Event) 
     """Serve the generation that may have owners now, then the next; a loop ends when its generation does."""
     while not stop.is_set():
         try:
-            standing = topologies.current_standing(runtime.store, runtime.settings.max_note_bytes)
+            standing = topologies.current_standing(runtime.store, runtime.settings)
             served = msgspec.structs.replace(runtime, standing=standing)
             FeedbackWorker(PartitionLoop(served, worker_id), served, worker_id).serve(stop)
             if standing.former is not None and not stop.is_set():

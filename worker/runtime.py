@@ -44,6 +44,7 @@ def open_runtime(settings: Settings, redis: Redis, *, clock_ms: Callable[[], int
             store,
             barrier,
             max_note_bytes=settings.max_note_bytes,
+            retention_ms=1000 * settings.command_retention,
             clock_ms=clock_ms,
             new_version=lambda: str(uuid4()),
         )

@@ -36,7 +36,7 @@ def apply_one(runtime: Runtime, command: Command) -> Event:
     Raises:
         FeedbackError: the command failed, or could not have its turn in time (`QueueUnavailable`).
     """
-    standing = topologies.current_standing(runtime.store, runtime.settings.max_note_bytes)
+    standing = topologies.current_standing(runtime.store, runtime.settings)
     if standing.former is not None:
         raise QueueUnavailable("the number of partitions is being changed; run the job again when that is done")
     partition = standing.current.partition_of(command.session_id)

@@ -48,23 +48,31 @@ def establish(redis: Redis, store: SidecarStore, settings: Settings) -> Standing
             f"partitions: {settings.partitions} here, but the store was set up with {stored.partitions}; "
             f"set it to {stored.partitions}, or change them all by `feedback partitions set {settings.partitions}`"
         )
-    standing = standing_of(stored, settings.max_note_bytes)
+    standing = standing_of(stored, settings)
     _agree_with_redis(redis, standing)
     publish(redis, standing.current, stored.deployment)
     return standing
 
 
-def current_standing(store: SidecarStore, max_note_bytes: int) -> Standing:
+def current_standing(store: SidecarStore, settings: Settings) -> Standing:
     """What the store says now."""
-    return standing_of(_stored(store), max_note_bytes)
+    return standing_of(_stored(store), settings)
 
 
-def standing_of(stored: StoredTopology, max_note_bytes: int) -> Standing:
-    current = Topology(generation=stored.generation, partitions=stored.partitions, max_note_bytes=max_note_bytes)
-    if stored.retired:
-        return Standing(stored, current, None)
-    former = Topology(generation=stored.generation - 1, partitions=stored.former, max_note_bytes=max_note_bytes)
+def standing_of(stored: StoredTopology, settings: Settings) -> Standing:
+    """What the store says, with the bounds that the settings give."""
+    current = _topology(stored.generation, stored.partitions, settings)
+    former = None if stored.retired else _topology(stored.generation - 1, stored.former, settings)
     return Standing(stored, current, former)
+
+
+def _topology(generation: int, partitions: int, settings: Settings) -> Topology:
+    return Topology(
+        generation=generation,
+        partitions=partitions,
+        max_note_bytes=settings.max_note_bytes,
+        command_retention=settings.command_retention,
+    )
 
 
 def change(redis: Redis, store: SidecarStore, partitions: int) -> StoredTopology:
@@ -112,6 +120,7 @@ def publish(redis: Redis, topology: Topology, deployment: int = 0) -> None:
             "generation": topology.generation,
             "partitions": topology.partitions,
             "max_note_bytes": topology.max_note_bytes,
+            "command_retention": topology.command_retention,
             DEPLOYMENT_FIELD: deployment,
         },
     )
@@ -151,11 +160,12 @@ def _agree_with_redis(redis: Redis, standing: Standing) -> None:
             "sidecar_url: another store than the one that this Redis server's workers use; name that one, or, if it "
             f"is gone for good, delete the key {keys.TOPOLOGY} with no worker running"
         )
-    if known.max_note_bytes != topology.max_note_bytes and _others_live(redis):
-        raise SettingsInvalid(
-            f"max_note_bytes: {topology.max_note_bytes} here, but running workers use {known.max_note_bytes}; "
-            "stop them first, or use their value"
-        )
+    for bound in ("max_note_bytes", "command_retention"):
+        ours, theirs = getattr(topology, bound), getattr(known, bound)
+        if ours != theirs and _others_live(redis):
+            raise SettingsInvalid(
+                f"{bound}: {ours} here, but running workers use {theirs}; stop them first, or use their value"
+            )
 
 
 def _others_live(redis: Redis) -> bool:

@@ -105,6 +105,7 @@ class Deployment:
     def known(self, session_id: str) -> SessionIdentity | None:
         """What `identity` says is all there is to know here."""
         del session_id
+        return None
 
     def identity(self, session_id: str) -> SessionIdentity | None:
         """The deployment is its own `IdentitySource`."""

@@ -275,6 +275,7 @@ class SlowLogs:
 
     def known(self, session_id: str) -> SessionIdentity | None:
         del session_id
+        return None
 
     def identity(self, session_id: str) -> SessionIdentity | None:
         if session_id != "slow":

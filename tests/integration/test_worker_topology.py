@@ -43,6 +43,7 @@ def test_the_first_worker_writes_what_clients_need(redis_client: Redis, settings
         b"generation": b"1",
         b"partitions": b"4",
         b"max_note_bytes": b"8192",
+        b"command_retention": b"604800",
         b"deployment": str(stored.deployment).encode(),
     }
 

@@ -17,7 +17,7 @@ Server = Callable[[Args], Any]
 """What a command is answered with; an exception is thrown into the flow."""
 
 NOW_MS = 1_790_000_000_000
-TOPOLOGY = [b"1", b"4", b"8"]
+TOPOLOGY = [b"1", b"4", b"8", None]
 # Where the script's commands begin among the arguments, and how many each has (feedback/scripts/enqueue.lua).
 _FIRST, _FIELDS = 17, 6
 LOST = RedisConnectionError("connection lost")

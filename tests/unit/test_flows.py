@@ -140,7 +140,7 @@ def test_a_stale_topology_is_loaded_again(stage: Stage) -> None:
 
     def repartitioned(args: Args) -> Any:
         if args[0] == "HMGET":
-            return [b"2", b"1024", b"8"]
+            return [b"2", b"1024", b"8", None]
         return b"stale" if args[5] == 1 else serving(args)
 
     submitted(stage, put("s"), server=repartitioned)
@@ -166,17 +166,19 @@ def test_a_topology_that_goes_on_changing_is_given_up(stage: Stage) -> None:
 
 def test_a_server_that_no_worker_set_up_yet_is_waited_for(stage: Stage) -> None:
     """Hosts and workers start in any order; past the deadline, the message says what is missing."""
-    replies = [[None, None, None], [b"1", None, b"8"], TOPOLOGY]
+    replies = [[None] * 4, [b"1", None, b"8", None], TOPOLOGY]
     submitted(stage, put("s"), server=lambda args: replies.pop(0) if args[0] == "HMGET" else serving(args))
     assert stage.names() == ["HMGET"] * 3 + ["EVALSHA"]
     stage.flows = Flows(clock_ms=lambda: NOW_MS)
     began = stage.clock.now_s
     with pytest.raises(QueueUnavailable, match="feedback worker"):
-        submitted(stage, put("s"), server=lambda args: [None, None, None], seconds=10)
+        submitted(stage, put("s"), server=lambda args: [None] * 4, seconds=10)
     assert 9 < stage.clock.now_s - began <= 10
 
 
-@pytest.mark.parametrize("reply", [[b"1", b"x", b"8"], [b"1", b"0", b"8"], [b"", b"4", b"8"], [b"1", b"-4", b"8"]])
+@pytest.mark.parametrize(
+    "reply", [[b"1", b"x", b"8", None], [b"1", b"0", b"8", None], [b"", b"4", b"8", None], [b"1", b"4", b"8", b"x"]]
+)
 def test_a_topology_that_is_none_is_said(stage: Stage, reply: list[bytes]) -> None:
     """What lies in Redis is not trusted to be a number."""
     with pytest.raises(QueueUnavailable, match="readable"):
@@ -203,7 +205,7 @@ def test_a_large_note_is_answered_by_the_bound(stage: Stage) -> None:
 def test_a_bound_that_was_raised_counts(stage: Stage) -> None:
     """A client that runs for long knows an old one."""
     stage.connect()
-    raised = [b"1", b"4", b"9"]
+    raised = [b"1", b"4", b"9", None]
     (one,) = submitted(
         stage, put("s", note="éééé."), server=lambda args: raised if args[0] == "HMGET" else serving(args)
     )

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from feedback.commands import Command
-from feedback.errors import CommandExpired, CommandIdReused, Disposition, FeedbackError
+from feedback.errors import CommandExpired, CommandIdReused, Disposition, FeedbackError, InvalidRequest
 from feedback.events import (
     Event,
     FeedbackDeleted,
@@ -32,6 +32,9 @@ from persistence.sidecar.store import (
     StoredSession,
 )
 from worker.core.rules import Barrier, Fail, Keep, Reject, Remove, Verdict, Write, decide
+
+CLOCK_SLACK_MS = 3600 * 1000
+"""How much a host's clock may be ahead of a worker's, as far as deadlines are concerned."""
 
 
 class Pending(Struct, frozen=True, kw_only=True):
@@ -88,28 +91,36 @@ def decide_batch(
     *,
     now_ms: int,
     max_note_bytes: int,
+    retention_ms: int,
 ) -> Decisions:
     """Decide commands in queue order.
 
-    `sequences` holds each partition's last committed sequence; `now_ms` is in milliseconds since the epoch.
+    `sequences` holds each partition's last committed sequence; `now_ms` is in milliseconds since the epoch. A new
+    command's deadline may lie `retention_ms` ahead, and as much more as clocks may differ.
     """
-    state = _State(snapshot, sequences, now_ms, max_note_bytes)
+    limits = _Limits(now_ms, now_ms + retention_ms + CLOCK_SLACK_MS, max_note_bytes)
+    state = _State(snapshot, sequences, limits)
     outcomes = tuple(state.outcome(pending) for pending in batch)
     return Decisions(outcomes, tuple(state.changes), tuple(state.records), state.deadlines)
+
+
+class _Limits(Struct, frozen=True):
+    """The time, how far ahead a deadline may lie (both in milliseconds), and how large a note may be."""
+
+    now_ms: int
+    latest_ms: int
+    max_note_bytes: int
 
 
 class _State:
     """The snapshot, as the batch's commands change it one after the other."""
 
-    def __init__(
-        self, snapshot: Snapshot, sequences: Mapping[PartitionId, int], now_ms: int, max_note_bytes: int
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, sequences: Mapping[PartitionId, int], limits: _Limits) -> None:
         self._known = dict(snapshot.records)
         self._sessions = dict(snapshot.sessions)
         self._items: dict[tuple[str, str], Item] = dict(snapshot.items)
         self._sequences = dict(sequences)
-        self._now_ms = now_ms
-        self._max_note_bytes = max_note_bytes
+        self._limits = limits
         self._blocked: dict[str, FeedbackError] = {}
         self.changes: list[Change] = []
         self.records: list[CommandRecord] = []
@@ -121,15 +132,15 @@ class _State:
             return Deferred(blocking)
         if (record := self._known.get(command.command_id)) is not None:
             return self._recorded(pending, record)
-        if command.expires_at < self._now_ms:
-            return Refused(CommandExpired(f"the deadline of command {command.command_id} passed; nothing was applied"))
+        if (overdue := self._refused_for_its_deadline(command)) is not None:
+            return Refused(overdue)
         verdict = decide(
             command,
             pending.barrier,
             self._current(pending),
-            now_ms=self._now_ms,
+            now_ms=self._limits.now_ms,
             version=pending.version,
-            max_note_bytes=self._max_note_bytes,
+            max_note_bytes=self._limits.max_note_bytes,
         )
         if isinstance(verdict, Fail):
             if verdict.error.disposition is Disposition.RETRYABLE:
@@ -137,6 +148,13 @@ class _State:
                 return Deferred(verdict.error)
             return Refused(verdict.error)
         return self._record(pending, verdict)
+
+    def _refused_for_its_deadline(self, command: Command) -> FeedbackError | None:
+        if command.expires_at < self._limits.now_ms:
+            return CommandExpired(f"the deadline of command {command.command_id} passed; nothing was applied")
+        if command.expires_at > self._limits.latest_ms:
+            return InvalidRequest("$.expiresAt", "later than the command retention allows")
+        return None
 
     def _recorded(self, pending: Pending, record: CommandRecord) -> Outcome:
         command = pending.command
@@ -146,7 +164,7 @@ class _State:
             )
         if command.expires_at > record.expires_at:
             # The record must outlive this copy's deadline too.
-            self.deadlines[command.command_id] = command.expires_at
+            self.deadlines[command.command_id] = min(command.expires_at, self._limits.latest_ms)
         # Applied under another number of partitions: its event stands in a stream of that generation.
         sequence = record.sequence if record.partition == pending.partition else 0
         return Answered(decode_event(record.event), sequence, record.event)
@@ -174,7 +192,7 @@ class _State:
             revision=revision,
             message_id=command.message_id,
             actor=command.actor,
-            occurred_at=self._now_ms,
+            occurred_at=self._limits.now_ms,
             partition=partition.number,
             epoch=pending.epoch,
         )
@@ -186,7 +204,7 @@ class _State:
             session_id=command.session_id,
             digest=pending.digest,
             event=encoded,
-            applied_at=self._now_ms,
+            applied_at=self._limits.now_ms,
             expires_at=command.expires_at,
         )
         self._known[command.command_id] = record
