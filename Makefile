@@ -2,16 +2,19 @@
 # make test    sets everything up and runs the tests
 # make bench   measures how fast everything is, for some minutes (BENCH="lone parts" for a part of it)
 # make lint    style, types and the import contracts
+# make chaos   random faults under load, and a checker of what was promised (SECONDS=60, SEED=... to repeat one)
 
 PYTHON ?= python3
 DATA ?= data
 JOBS ?= 2
+SECONDS ?= 60
+SEED ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 PACKAGES := feedback persistence worker projections app tests benchmarks
 
-.PHONY: up test bench lint clean
+.PHONY: up test bench lint chaos clean
 
 up: $(READY)
 	@exec $(BIN)/feedback up --data $(DATA)
@@ -27,6 +30,9 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+chaos: $(READY)
+	$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -107,6 +107,13 @@ class Proxy:
         trap.cut()
         return self._set(trap)
 
+    def forget_traps(self) -> None:
+        """Let every message pass from now on."""
+        with self._lock:
+            traps, self._traps = self._traps, []
+        for trap in traps:
+            trap.release()
+
     def cut_all(self) -> None:
         """Break every connection there is; new ones are taken."""
         with self._lock:

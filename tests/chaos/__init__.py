@@ -1,0 +1,1 @@
+"""A randomised campaign: clients under load, seeded faults, and a checker of what was promised."""
