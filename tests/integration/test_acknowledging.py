@@ -1,7 +1,8 @@
 """Acknowledging batches: event streams are copies of the store's log, and are mended from it, each on its own."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from redis import Redis
@@ -17,6 +18,7 @@ from tests.integration.rq_jobs import entries, partition_of, put_command, reques
 from tests.outcomes import published_events, stored_events
 from worker.acknowledge import acknowledge
 from worker.claims import Claim, Claimed, ClaimQueue, Ending, Failed
+from worker.core.batching import Answered
 from worker.core.shares import Rebalance
 from worker.engine import Ownership
 from worker.leases import LeaseTable
@@ -53,7 +55,7 @@ class Owner:
         """Enqueue, claim and commit these commands."""
         with FeedbackClient(self.runtime.redis) as client:
             client.submit_many([request_of(command) for command in commands])
-        batches = self.queue.claim(dict.fromkeys(self.owned, 0), 100)
+        batches = self.queue.claim(dict.fromkeys(self.owned, 0), 1000)
         return self.process([claim for batch in batches.values() if batch is not None for claim in batch.claims])
 
     def process(self, claims: Sequence[Claimed]) -> Sequence[tuple[Claimed, Ending]]:
@@ -118,6 +120,35 @@ def test_an_answer_is_given_although_its_claim_was_lost(owner: Owner) -> None:
         owner.acknowledge(endings)
     for command in (kept, forgotten):
         assert results_of(owner.runtime.redis, command.command_id) == [b"1"]
+
+
+class MeasuredQueue(ClaimQueue):
+    """Notes how many bytes of events each request carries."""
+
+    sent: ClassVar[list[int]] = []
+
+    def finish(self, endings: Sequence[tuple[Claimed, Ending]], *, past_gap: Collection[PartitionId] = ()) -> None:
+        self.sent.append(sum(len(end.encoded) for _, end in endings if isinstance(end, Answered)))
+        super().finish(endings, past_gap=past_gap)
+
+    def publish(self, partition: PartitionId, events: Sequence[tuple[int, bytes]]) -> None:
+        self.sent.append(sum(len(event) for _, event in events))
+        super().publish(partition, events)
+
+
+def test_answers_far_larger_than_their_commands_go_out_in_parts(owner: Owner) -> None:
+    """Conflicts answer with the stored item. A request of any size would hold the server up for everybody."""
+    owner.queue = MeasuredQueue(owner.runtime.redis, "w1", owner.runtime.settings)
+    owner.acknowledge(owner.commit(put_command("even", "m1", note="x" * 8192)))
+    partition = partition_of(owner.runtime.settings, "even")
+    owner.runtime.redis.delete(keys.events(partition))
+    conflicts = [put_command("even", "m1") for _ in range(800)]
+    MeasuredQueue.sent.clear()
+    owner.acknowledge(owner.commit(*conflicts))
+    assert sum(MeasuredQueue.sent) > 6 * 2**20
+    assert max(MeasuredQueue.sent) <= 4 * 2**20
+    assert owner.stream(partition) == owner.log(partition)
+    assert all(results_of(owner.runtime.redis, command.command_id) == [b"1"] for command in conflicts)
 
 
 def test_a_failure_counts_only_from_the_partitions_owner(owner: Owner) -> None:
