@@ -75,7 +75,7 @@ class ResultTimeout(FeedbackError):
     disposition = Disposition.RETRYABLE
 
     def __init__(self, command_id: str, seconds: float) -> None:
-        super().__init__(f"no answer to command {command_id} within {seconds:g} s; ask again by its id")
+        super().__init__(f"no answer to command {command_id} within {round(seconds, 1):g} s; ask again by its id")
         self.command_id = command_id
         self.seconds = seconds
 

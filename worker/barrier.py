@@ -1,17 +1,19 @@
 """The durability barrier: feedback never precedes its message on stable storage (CONTRACT, "Rules of `put`", 5)."""
 
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Self
 
 from msgspec import Struct
 
-from feedback.errors import FeedbackError
+from feedback.errors import FeedbackError, LogUnreadable
 from feedback.flushing import LiveOwner
 from persistence.session_log import SessionLogs
 from worker.core.live import FlushNeeded, FlushOutcome, Unrated, after_flush, must_flush
 from worker.core.rules import Barrier
+
+PATIENCE_S = 5.0
 
 
 class Need(Struct, frozen=True, kw_only=True):
@@ -25,13 +27,16 @@ class Need(Struct, frozen=True, kw_only=True):
 class LogBarrier:
     """Reads Session logs, and puts them on stable storage where a put depends on it.
 
-    A log that did not change since it was last read costs a stat, in the caller's thread. Several that
-    did are read and fsynced side by side.
+    A log that did not change since it was last read costs a stat, in the caller's thread. Those that did are
+    read and fsynced side by side, and one that takes too long (a disk that hangs) holds up its own Session only.
     """
 
-    def __init__(self, logs: SessionLogs, threads: int) -> None:
+    def __init__(self, logs: SessionLogs, threads: int, *, patience_s: float = PATIENCE_S) -> None:
+        """`patience_s` is how long one check waits for a log to be read."""
         self._logs = logs
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="barrier")
+        self._patience_s = patience_s
+        self._hanging: dict[str, Future[Barrier]] = {}
 
     def check(self, needs: Mapping[str, Need]) -> dict[str, Barrier]:
         """The barrier's answer for each Session id; `FlushNeeded` where a live owner has to flush first."""
@@ -42,18 +47,28 @@ class LogBarrier:
                 grown.append(session_id)
             else:
                 answers[session_id] = self._answer(session_id, need)
-        if len(grown) == 1:
-            answers[grown[0]] = self._answer(grown[0], needs[grown[0]])
-        else:
-            reading: dict[str, Future[Barrier]] = {
-                session_id: self._pool.submit(self._answer, session_id, needs[session_id]) for session_id in grown
-            }
-            answers |= {session_id: future.result() for session_id, future in reading.items()}
+        return answers | self._read({session_id: needs[session_id] for session_id in grown})
+
+    def _read(self, needs: Mapping[str, Need]) -> dict[str, Barrier]:
+        """Read logs side by side, as long as there is patience for it."""
+        self._hanging = {session_id: reading for session_id, reading in self._hanging.items() if not reading.done()}
+        readings = {
+            session_id: self._hanging.get(session_id) or self._pool.submit(self._answer, session_id, need)
+            for session_id, need in needs.items()
+        }
+        wait([reading for session_id, reading in readings.items() if session_id not in self._hanging], self._patience_s)
+        answers: dict[str, Barrier] = {}
+        for session_id, reading in readings.items():
+            if session_id not in self._hanging and reading.done():
+                answers[session_id] = reading.result()
+            else:
+                self._hanging[session_id] = reading
+                answers[session_id] = LogUnreadable(session_id, str(self._logs.root), "its log takes long to be read")
         return answers
 
     def close(self) -> None:
-        """Wait for readings under way and end the threads."""
-        self._pool.shutdown(cancel_futures=True)
+        """End the threads; a reading that hangs is left to the end of the process."""
+        self._pool.shutdown(wait=not self._hanging, cancel_futures=True)
 
     def __enter__(self) -> Self:
         return self

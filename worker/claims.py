@@ -220,8 +220,9 @@ def _read(partition: PartitionId, job_id: bytes, data: bytes | int | None, live:
         return Malformed(partition, job_id, error)
     if command.command_id.encode() != job_id:
         return Malformed(partition, job_id, InvalidRequest("$.commandId", "is not the job's id"))
-    known = not isinstance(live, int)
     owner = owner_from(command.session_id, live) if not isinstance(live, int) else None
+    # A registration that is of no owner of this Session says nothing about it: the job may name a wrong one.
+    known = live is None or owner is not None
     return Claim(partition, job_id, command, digest_of(command), len(data), owner, known)
 
 

@@ -1,7 +1,6 @@
 """The one function that RQ jobs of this system name. Any stock RQ worker may call it."""
 
 import contextlib
-import functools
 import os
 from typing import Any
 
@@ -33,7 +32,7 @@ def apply_command(members: object) -> Any:
     if job is None:
         raise InvalidRequest("$", "this function runs as an RQ job")
     try:
-        runtime = _runtime(load_settings({}, os.environ), job.connection)
+        runtime = _opened.get(load_settings({}, os.environ), job.connection)
         command = command_from_members(members)
         if command.command_id != job.id:
             raise InvalidRequest("$.commandId", "is not the job's id")
@@ -53,10 +52,27 @@ def _applied(runtime: Runtime, command: Command) -> Event:
         raise QueueUnavailable(f"Redis: {error}") from error
 
 
-_open = contextlib.ExitStack()
-"""Closed with the process: a stock worker tells its jobs nothing of its end."""
+class _Opened:
+    """The runtime of the last job, kept for the next: a stock worker tells its jobs nothing of its end."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self._runtime: Runtime | None = None
+        self._of: tuple[Settings, Redis] | None = None
+
+    def get(self, settings: Settings, redis: Redis) -> Runtime:
+        """What these settings and this server need; what was open for others is closed."""
+        if self._runtime is None or self._of != (settings, redis):
+            self.close()
+            own = self._stack.enter_context(contextlib.closing(connection.like(redis)))
+            self._runtime = self._stack.enter_context(open_runtime(settings, own))
+            self._of = (settings, redis)
+        return self._runtime
+
+    def close(self) -> None:
+        """Close what is open. Repeatable; `get` opens it again."""
+        self._runtime, self._of = None, None
+        self._stack.close()
 
 
-@functools.lru_cache(maxsize=1)
-def _runtime(settings: Settings, redis: Redis) -> Runtime:
-    return _open.enter_context(open_runtime(settings, connection.like(redis)))
+_opened = _Opened()

@@ -1,6 +1,5 @@
 """The worker's loop: wake, claim, process, acknowledge; and hold the partitions that are its share."""
 
-import contextlib
 import logging
 import random
 import threading
@@ -34,6 +33,7 @@ from worker.stragglers import Stragglers
 logger = logging.getLogger(__name__)
 
 _HINTS = 512
+_LONGEST_NUMBER = 6
 _PRUNE_EVERY_S = 60.0
 _PRUNE_LIMIT = 1000
 
@@ -92,19 +92,12 @@ class PartitionLoop:
         A generation is over when another one takes its place, or, of a former one, when it is worked off.
         """
         self._keeper.start()
-        threading.Thread(target=self._wake_when, args=(stop,), name="stop-bell", daemon=True).start()
         try:
             while not (stop.is_set() or self._over):
                 self._turn_or_recover(stop)
         finally:
             self._keeper.stop()
             self._drain()
-
-    def _wake_when(self, stop: threading.Event) -> None:
-        stop.wait()
-        # Without a server there is nothing to wake: the loop's blocking read has ended by itself.
-        with contextlib.suppress(RedisError):
-            self._table.ring()
 
     def _turn_or_recover(self, stop: threading.Event) -> None:
         try:
@@ -240,7 +233,7 @@ class PartitionLoop:
         wake = keys.wake(self._worker_id)
         rung = self._redis.execute_command("BLMPOP", f"{timeout:.3f}", 1, wake, "LEFT", "COUNT", _HINTS)
         for hint in set(rung[1]) if rung else ():
-            if hint.isdigit():
+            if hint.isdigit() and len(hint) < _LONGEST_NUMBER:
                 self._ready.add(PartitionId(self._topology.generation, int(hint)))
             elif hint == b"lease":
                 self._keeper.nudge()

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 from uuid import uuid4
 
@@ -14,7 +14,7 @@ import msgspec
 from redis import Redis
 from redis.exceptions import RedisError
 
-from feedback import connection
+from feedback import connection, keys
 from feedback.calls import wall_clock_ms
 from feedback.errors import QueueUnavailable, StoreUnavailable
 from feedback.settings import Settings
@@ -50,12 +50,33 @@ def run_worker(
             if runtime is None:
                 return
             logger.info("worker started worker=%s partitions=%d", worker_id, runtime.standing.current.partitions)
-            _serve_generations(runtime, worker_id, stop)
+            with _bell(redis, worker_id, stop):
+                _serve_generations(runtime, worker_id, stop)
             logger.info("worker stopped worker=%s", worker_id)
     except RedisError as error:
         raise QueueUnavailable(f"Redis: {error}") from error
     finally:
         redis.close()
+
+
+@contextlib.contextmanager
+def _bell(redis: Redis, worker_id: str, stop: threading.Event) -> Iterator[None]:
+    """Wake the worker's loop when `stop` is set: it may be blocked, waiting for work. Sets `stop` at its own end."""
+
+    def ring() -> None:
+        stop.wait()
+        # Without a server there is nothing to wake: the loop's blocking read has ended by itself.
+        with contextlib.suppress(RedisError):
+            redis.rpush(keys.wake(worker_id), "look")
+            redis.expire(keys.wake(worker_id), keys.WAKE_TTL_S)
+
+    bell = threading.Thread(target=ring, name="stop-bell", daemon=True)
+    bell.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        bell.join()
 
 
 def _serve_generations(runtime: Runtime, worker_id: str, stop: threading.Event) -> None:

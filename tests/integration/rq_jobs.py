@@ -161,5 +161,4 @@ def job_settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterato
     try:
         yield
     finally:
-        jobs._runtime.cache_clear()
-        jobs._open.close()
+        jobs._opened.close()

@@ -30,6 +30,8 @@ class Logs:
 
     def __init__(self, unchanged: tuple[str, ...] = ()) -> None:
         self.unchanged = unchanged
+        self.root = "/sessions"
+        self.hangs: dict[str, threading.Event] = {}
         self.meet: threading.Barrier | None = None
         self.threads: dict[str, threading.Thread] = {}
         self.asked: list[tuple[str, str]] = []
@@ -46,6 +48,8 @@ class Logs:
     def _read(self, how: str, session_id: str) -> LogView | None:
         self.asked.append((how, session_id))
         self.threads[session_id] = threading.current_thread()
+        if session_id in self.hangs:
+            self.hangs[session_id].wait()
         if self.meet is not None:
             self.meet.wait(timeout=30)
         match session_id:
@@ -79,10 +83,25 @@ def test_logs_that_changed_are_read_side_by_side(logs: Logs, barrier: LogBarrier
     assert barrier.check({"a": DURABLE, "b": DURABLE}) == {"a": VIEW, "b": VIEW}
 
 
-def test_unchanged_logs_and_a_single_one_stay_in_the_callers_thread(logs: Logs, barrier: LogBarrier) -> None:
+def test_unchanged_logs_stay_in_the_callers_thread(logs: Logs, barrier: LogBarrier) -> None:
     logs.unchanged = ("a", "b")
-    barrier.check({"a": DURABLE, "b": DURABLE, "c": DURABLE})
+    barrier.check({"a": DURABLE, "b": DURABLE})
     assert set(logs.threads.values()) == {threading.current_thread()}
+
+
+def test_a_log_that_hangs_holds_up_its_own_session_only(logs: Logs) -> None:
+    """Also when it is asked for again and again: no second thread is given to it."""
+    go_on = threading.Event()
+    logs.hangs = {"stuck": go_on}
+    with LogBarrier(cast("SessionLogs", logs), threads=2, patience_s=0.01) as barrier:
+        for _ in range(5):
+            assert isinstance(barrier.check({"stuck": DURABLE})["stuck"], LogUnreadable)
+        while isinstance(barrier.check({"a": DURABLE})["a"], LogUnreadable):
+            pass
+        assert logs.asked.count(("make_durable", "stuck")) == 1
+        go_on.set()
+        while isinstance(barrier.check({"stuck": DURABLE})["stuck"], LogUnreadable):
+            pass
 
 
 def test_only_a_put_needs_the_log_durable(logs: Logs, barrier: LogBarrier) -> None:
