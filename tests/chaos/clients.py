@@ -8,7 +8,7 @@ from time import monotonic
 from uuid import UUID
 
 from feedback import Delete, FeedbackClient, Put, Ticket
-from feedback.flows import wall_clock_ms
+from feedback.calls import wall_clock_ms
 from feedback.model import Item
 from feedback.results import ItemList, Ok, Rejected, Result, VersionConflict
 from tests.chaos.history import Call, Heard, History, Mutation, Reading, listen
