@@ -20,7 +20,7 @@ _assign = Script("worker", "assign")
 _leave = Script("worker", "leave")
 
 _BY_FORCE = "*"
-_GENERATION = re.compile(rb"[0-9]{1,18}")
+_NUMBER = re.compile(rb"[0-9]{1,20}")
 
 
 class View(Struct, frozen=True):
@@ -58,10 +58,19 @@ class LeaseTable:
         args = (self.worker_id, beat, self._ttl_ms, keys.SESSION_PREFIX, keys.WAKE_TTL_S, keys.WAKE_PREFIX)
         owners, members, beats, generation = _heartbeat(self._redis, names, args)
         return View(
-            owners={int(number): owner.decode() for number, owner in zip(owners[::2], owners[1::2], strict=True)},
-            beats={member.decode(): int(value) for member, value in zip(members, beats, strict=True)},
+            # What is no number was written by nobody of ours; an owner that is no name is one that does not live.
+            owners={
+                int(number): owner.decode(errors="surrogateescape")
+                for number, owner in zip(owners[::2], owners[1::2], strict=True)
+                if _NUMBER.fullmatch(number)
+            },
+            beats={
+                member.decode(errors="surrogateescape"): int(value)
+                for member, value in zip(members, beats, strict=True)
+                if _NUMBER.fullmatch(value)
+            },
             # Hosts may write the topology, too: one that is none counts as forgotten.
-            generation=int(generation) if generation is not None and _GENERATION.fullmatch(generation) else None,
+            generation=int(generation) if generation is not None and _NUMBER.fullmatch(generation) else None,
         )
 
     def acquire(self, plan: Rebalance, beats: Mapping[str, int]) -> frozenset[int]:
@@ -97,7 +106,7 @@ class LeaseTable:
             pipeline.execute()
 
     def _change(self, steps: Iterable[tuple[str, int, str, str]]) -> frozenset[int]:
-        args: list[str | int] = [self.worker_id, keys.SESSION_PREFIX, keys.WAKE_PREFIX, keys.WAKE_TTL_S]
-        for step in steps:
-            args += step
+        args: list[str | int | bytes] = [self.worker_id, keys.SESSION_PREFIX, keys.WAKE_PREFIX, keys.WAKE_TTL_S]
+        for kind, number, seen, beat in steps:
+            args += (kind, number, seen.encode(errors="surrogateescape"), beat)
         return frozenset(int(number) for number in _assign(self._redis, (self._owners, keys.WORKERS), args))

@@ -91,3 +91,31 @@ def test_a_worker_that_starts_on_a_full_server_waits(settings: Settings, redis_c
             wait_until(lambda: redis_client.exists(keys.TOPOLOGY), "the worker serves")
     finally:
         redis_client.config_set("maxmemory", 0)
+
+
+@pytest.mark.parametrize("spoil", ["owners", "workers", "claimed", "events", "queue"])
+def test_what_somebody_else_wrote_into_our_keys_stops_no_worker(
+    spoil: str, settings: Settings, redis_client: Redis, client: FeedbackClient
+) -> None:
+    """By mistake, with the hands of an operator: what is not ours is passed over or removed."""
+    partition = partition_of(settings, SESSION)
+    with serving(settings, projector=False):
+        assert client.put(SESSION, "m1", "positive").ok
+        match spoil:
+            case "owners":
+                redis_client.hset(keys.owners(1), "x", b"\xff")
+                redis_client.hset(keys.owners(1), str(partition.number), b"\xff")
+            case "workers":
+                redis_client.sadd(keys.WORKERS, b"\xff", "x")
+                redis_client.set(keys.worker_session("x"), "soon")
+            case _:
+                key: str = getattr(keys, spoil)(partition)
+                redis_client.delete(key)
+                redis_client.set(key, "x")
+        seen = redis_client.info("commandstats")["cmdstat_smembers"]["calls"]
+        wait_until(
+            lambda: redis_client.info("commandstats")["cmdstat_smembers"]["calls"] > seen + 2, "the worker looked at it"
+        )
+        if spoil == "queue":
+            wait_until(lambda: redis_client.type(keys.queue(partition)) != b"string", "it is removed")
+        assert client.put(SESSION, "m1", "negative").ok is False

@@ -8,9 +8,12 @@
 if redis.call('HGET', KEYS[1], ARGV[2]) ~= ARGV[1] then
   return false
 end
-local kind = redis.call('TYPE', KEYS[3]).ok
-if kind ~= 'list' and kind ~= 'none' then
-  redis.call('DEL', KEYS[3]) -- it holds no jobs
+-- A key of another type holds nothing of ours, and would keep the whole worker from its work.
+for i, expected in ipairs({ 'list', 'list', 'stream' }) do
+  local kind = redis.call('TYPE', KEYS[i + 1]).ok
+  if kind ~= expected and kind ~= 'none' then
+    redis.call('DEL', KEYS[i + 1])
+  end
 end
 local recovered = 0
 while redis.call('LMOVE', KEYS[2], KEYS[3], 'RIGHT', 'LEFT') do
