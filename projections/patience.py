@@ -9,7 +9,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from feedback.connection import is_passing
-from feedback.errors import StoreUnavailable
+from feedback.errors import StoreForeign, StoreUnavailable
 from projections.cache import is_wrong_type
 
 _log = logging.getLogger(__name__)
@@ -19,17 +19,22 @@ _LAST_DELAY_S = 1.0
 
 
 def run_patiently(name: str, redis: Redis, stop: Event, step: Callable[[], None], recover: Callable[[], None]) -> None:
-    """Repeat `step` until `stop` is set; after a passing failure wait (longer each time), `recover`, and go on.
+    """Repeat `step` until `stop` is set; after a failure wait (longer each time), `recover`, and go on.
+
+    Once a step has succeeded, an operator can end whatever comes (a rule changed by mistake, another file in
+    the store's place), and then this goes on without having to be started anew.
 
     Raises:
-        RedisError: one that no waiting heals: wrong credentials, a command that the user may not run.
+        RedisError, StoreForeign: at the first step, and no waiting heals it: wrong credentials, a command that the
+            user may not run, another program's store.
     """
     delay = _FIRST_DELAY_S
+    proven = False
     while not stop.is_set():
         try:
             step()
-        except (RedisError, StoreUnavailable) as error:
-            if isinstance(error, RedisError) and not (is_passing(error) or is_wrong_type(error)):
+        except (RedisError, StoreUnavailable, StoreForeign) as error:
+            if not (proven or _is_passing(error)):
                 raise
             if delay == _FIRST_DELAY_S:
                 _log.warning("%s interrupted, trying on error=%s reason=%s", name, type(error).__name__, error)
@@ -43,3 +48,10 @@ def run_patiently(name: str, redis: Redis, stop: Event, step: Callable[[], None]
             if delay != _FIRST_DELAY_S:
                 _log.info("%s goes on", name)
             delay = _FIRST_DELAY_S
+            proven = True
+
+
+def _is_passing(error: Exception) -> bool:
+    return isinstance(error, StoreUnavailable) or (
+        isinstance(error, RedisError) and (is_passing(error) or is_wrong_type(error))
+    )

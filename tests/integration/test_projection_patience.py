@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 from redis import Redis
-from redis.exceptions import AuthenticationError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, NoPermissionError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from feedback.connection import connect
@@ -65,6 +65,27 @@ def test_any_other_failure_is_raised(client: Redis, failure: Exception) -> None:
 
     with pytest.raises(type(failure)):
         run_patiently("test", client, threading.Event(), step, lambda: None)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [NoPermissionError("a rule changed by mistake"), StoreForeign("another file in the store's place")],
+    ids=lambda failure: type(failure).__name__,
+)
+def test_what_once_worked_is_waited_for(client: Redis, failure: Exception) -> None:
+    """An operator can end it; nobody should have to start the projector again then."""
+    stop = threading.Event()
+    steps: list[Exception | None] = [None, failure, None]
+
+    def step() -> None:
+        now = steps.pop(0)
+        if not steps:
+            stop.set()
+        if now is not None:
+            raise now
+
+    run_patiently("test", client, stop, step, lambda: None)
+    assert steps == []
 
 
 def test_a_recovery_that_fails_is_tried_again(client: Redis) -> None:
