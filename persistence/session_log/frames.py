@@ -21,6 +21,8 @@ _CHECKSUM = 0x04
 _RLE_BLOCK = 1
 _RESERVED_BLOCK = 3
 _MOST_CANDIDATES = 1024
+# All that so much input expands to is in memory at one time: 4 MiB at most, at four bytes a block.
+_TORN_STEP_BYTES = 128
 
 
 class Frame(NamedTuple):
@@ -80,8 +82,7 @@ class FrameDecoder:
     def plaintext(self, source: Source, frame: Frame) -> Iterator[bytes]:
         """The content in pieces of bounded size; a frame's checksum is verified with its last one.
 
-        Of a frame that the file ends inside of, what comes out before the end. Raises Damage
-        when the content is bad, needs a dictionary or a window over 128 MiB.
+        Raises Damage when the content is bad, needs a dictionary or a window over 128 MiB.
         """
         piece_bytes = max(1, min(frame.most_plain_bytes, CHUNK_BYTES))
         try:
@@ -92,10 +93,15 @@ class FrameDecoder:
         except zstandard.ZstdError as error:
             raise Damage(f"frame at byte {frame.start} failed validation: {error}") from error
 
-
-def torn_frame(source: Source, start: int) -> Frame:
-    """What the file holds of the frame that it ends inside of."""
-    return Frame(start, source.size, CHUNK_BYTES)
+    def torn_plaintext(self, source: Source, start: int) -> Iterator[bytes]:
+        """What comes out of a frame that the file ends inside of, before the end. Raises as `plaintext`."""
+        # Not by a stream reader: at the end of its input it forgets what it has decompressed but not given yet.
+        inflate = self._decompressor.decompressobj().decompress
+        try:
+            for at in range(start, source.size, _TORN_STEP_BYTES):
+                yield inflate(source.read(at, _TORN_STEP_BYTES))
+        except zstandard.ZstdError as error:
+            raise Damage(f"frame at byte {start} failed validation: {error}") from error
 
 
 def frame_behind(source: Source, torn_at: int, most_bytes: int) -> int | None:

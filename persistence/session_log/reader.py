@@ -98,10 +98,9 @@ class RowReader:
         if not self._name.compressed or not self.torn:
             return
         _check_nothing_behind(self._source, start, self._max_row_bytes)
-        torn = frames.torn_frame(self._source, start)
         probe = self._scanner()
         try:
-            for piece in self._decoder.plaintext(self._source, torn):
+            for piece in self._decoder.torn_plaintext(self._source, start):
                 probe.feed(piece)
         except Misshapen:
             raise
@@ -109,7 +108,7 @@ class RowReader:
             return  # nothing of a frame that does not decode is used
         probe.check()
         scanner = self._scanner()
-        for piece in self._decoder.plaintext(self._source, torn):
+        for piece in self._decoder.torn_plaintext(self._source, start):
             yield from scanner.feed(piece)
         self.next_seq = scanner.next_seq
 

@@ -7,8 +7,8 @@ from typing import NamedTuple, Self
 
 from persistence.session_log.damage import Unsteady
 
-# Below what the C library takes from the system by itself (128 KiB): larger pieces, come and gone between what the
-# index keeps, leave holes in its heap that nothing else fits into, five times what is kept.
+# Larger pieces, come and gone between what the index keeps, leave holes in the C library's heap that nothing else
+# fits into: five times what is kept.
 CHUNK_BYTES = 1 << 16
 _WINDOW_BYTES = CHUNK_BYTES
 

@@ -91,12 +91,35 @@ def test_what_no_frame_begins_with_is_damage(source: MakeSource, data: bytes, re
 )
 def test_content_that_does_not_check_is_damage(source: MakeSource, damaged: bytes) -> None:
     file = source(damaged)
-    found = frames.next_frame(file, 0) or frames.torn_frame(file, 0)
+    whole, decoder = frames.next_frame(file, 0), frames.FrameDecoder()
     try:
-        text = b"".join(frames.FrameDecoder().plaintext(file, found))
+        text = b"".join(decoder.plaintext(file, whole) if whole else decoder.torn_plaintext(file, 0))
     except Damage:
         return
     assert text == b""
+
+
+@pytest.mark.parametrize("size", [1, 41_471, 128 << 10, (1 << 20) + 41_471])
+def test_all_whole_blocks_of_a_torn_frame_come_out(source: MakeSource, size: int) -> None:
+    """However they lie to the pieces in which the file is read: here, all the input is taken long before the output."""
+    compressor = zstandard.ZstdCompressor(write_checksum=True).compressobj()
+    blocks = compressor.compress(b"x" * size) + compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    text = b"".join(frames.FrameDecoder().torn_plaintext(source(blocks), 0))
+    assert len(text) == size
+
+
+def test_a_run_is_all_the_frames_up_to_the_torn_or_foreign_one(source: MakeSource) -> None:
+    """Its content is theirs, one after the other."""
+    first, second, third = frame(b"first\n"), frame(b"sec"), frame(b"ond\n")
+    for behind in (b"", third[:-1], b"garbage"):
+        file = source(first + second + third + behind)
+        run = frames.next_run(file, 0)
+        assert run is not None
+        assert run.end == len(first + second + third)
+        assert b"".join(frames.FrameDecoder().plaintext(file, run)) == b"first\nsecond\n"
+    assert frames.next_run(source(first[:-1]), 0) is None
+    with pytest.raises(Damage):
+        frames.next_run(source(b"garbage" + first), 0)
 
 
 def test_a_frame_behind_a_torn_one_is_found(source: MakeSource) -> None:
