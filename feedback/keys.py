@@ -8,6 +8,7 @@
 | session of a worker | string: beat | the lease TTL |
 | wake of a worker | list | WAKE_TTL_S after the last push |
 | claimed | list of job ids | until finished; empty lists do not exist |
+| trials | hash: partition number -> id of the job that is tried alone | while it is; one per generation |
 | events | stream, entry id `<sequence>-0` | trimmed by length |
 | checkpoint | hash: partition -> sequence | for ever; one per generation |
 | list cache | hash: era, revision, body | CACHE_TTL_S after the last write |
@@ -86,6 +87,10 @@ def claimed_prefix(generation: int) -> str:
 
 def claimed(partition: PartitionId) -> str:
     return claimed_prefix(partition.generation) + str(partition.number)
+
+
+def trials(generation: int) -> str:
+    return f"feedback:trials:{generation}"
 
 
 def events(partition: PartitionId) -> str:

@@ -16,7 +16,7 @@ from redis import Redis
 from feedback import keys, wire
 from feedback.commands import MAX_COMMAND_BYTES, Command, digest_of
 from feedback.crashpoints import CrashPoint, reach
-from feedback.errors import FeedbackError, InvalidRequest
+from feedback.errors import CommandFailed, FeedbackError, InvalidRequest
 from feedback.events import result_of
 from feedback.failures import Failure, encode_failure, failure_of
 from feedback.flushing import LiveOwner
@@ -33,8 +33,12 @@ _finish = Script("worker", "finish")
 
 _RQ_ID = re.compile(rb"[A-Za-z0-9_-]+")
 
+_DEADLY = -2
 _MAX_BATCH_BYTES = 16 * 2**20
 _MAX_HELD_BYTES = 8 * 2**20
+
+MOST_DEATHS = 3
+"""Workers that may end while they try one command alone, before it goes to the failed registry."""
 
 
 class Claim(Struct, frozen=True):
@@ -50,14 +54,16 @@ class Claim(Struct, frozen=True):
     """The Session's live owner when the command was claimed."""
     owner_known: bool = False
     """Whether the claim says who that is; if not, ask (`feedback.live_owners`)."""
+    suspect: bool = False
+    """A worker ended while it was claimed, so it is tried alone: it may be what kills them."""
 
 
 class Malformed(Struct, frozen=True):
-    """A claimed job that is no command of ours. It is never executed."""
+    """A claimed job that is never executed: it is no command of ours, or kills whoever tries."""
 
     partition: PartitionId
     job_id: bytes
-    error: InvalidRequest
+    error: FeedbackError
 
 
 class Gone(Struct, frozen=True):
@@ -123,35 +129,53 @@ class ClaimQueue:
         """Whether so many claimed commands of one partition, of so many bytes, are as much as a worker may hold."""
         return commands >= self._max_held or size >= _MAX_HELD_BYTES
 
-    def claim(self, held: Mapping[PartitionId, int], most: int) -> dict[PartitionId, Batch | None]:
+    def claim(
+        self, held: Mapping[PartitionId, int], most: int, *, suspect: bool = False
+    ) -> dict[PartitionId, Batch | None]:
         """Claim up to `most` commands in one round trip; None for a partition that is another worker's now.
 
-        `held` says how many commands of each partition this worker has claimed and not finished, to the one.
+        `held` says how many commands of each partition this worker has claimed and not finished, to the one. A
+        `suspect` command is claimed by itself, of one partition: its trial begins, see `end_trial`.
         """
         partitions = tuple(held)
         if not partitions:
             return {}
-        names = [keys.owners(partitions[0].generation)]
+        generation = partitions[0].generation
+        names = [keys.owners(generation), keys.trials(generation)]
         args: list[str | int] = [self._worker_id, most, _MAX_BATCH_BYTES, 2 * MAX_COMMAND_BYTES, keys.RQ_JOB_PREFIX]
-        args += (keys.LIVE_PREFIX, keys.OWNER_PREFIX)
+        args += (keys.LIVE_PREFIX, keys.OWNER_PREFIX, MOST_DEATHS if suspect else "")
         for partition in partitions:
             names += (keys.queue(partition), keys.claimed(partition))
             args += (partition.number, held[partition], self._max_held)
         replies = _claim(self._redis, names, args)
         return {
-            partition: None if reply is None else _batch(partition, reply)
+            partition: None if reply is None else _batch(partition, reply, suspect)
             for partition, reply in zip(partitions, replies, strict=True)
         }
 
-    def recover(self, partition: PartitionId) -> Recovered | None:
-        """Put what was claimed back at the head of the queue, in order; None when it is another worker's."""
+    def begin_trial(self, claim: Claim) -> None:
+        """Note that a claimed command is tried alone: should this worker end before `end_trial`, that is why."""
+        self._redis.execute_command(
+            "HSET", keys.trials(claim.partition.generation), claim.partition.number, claim.job_id
+        )
+
+    def end_trial(self, partition: PartitionId) -> None:
+        """The command that was tried alone did no harm."""
+        self._redis.execute_command("HDEL", keys.trials(partition.generation), partition.number)
+
+    def recover(self, partition: PartitionId, *, bereft: bool = False) -> Recovered | None:
+        """Put what was claimed back at the head of the queue, in order; None when it is another worker's.
+
+        `bereft`: its last owner ended without doing so. What that one tried alone is charged with a death.
+        """
         names = (
             keys.owners(partition.generation),
             keys.claimed(partition),
             keys.queue(partition),
             keys.events(partition),
+            keys.trials(partition.generation),
         )
-        reply = _recover(self._redis, names, (self._worker_id, partition.number))
+        reply = _recover(self._redis, names, (self._worker_id, partition.number, keys.RQ_JOB_PREFIX, int(bereft)))
         return None if reply is None else Recovered(*reply)
 
     def publish(self, partition: PartitionId, events: Sequence[tuple[int, bytes]]) -> None:
@@ -199,18 +223,23 @@ class ClaimQueue:
         reach(CrashPoint.AFTER_ACKNOWLEDGEMENT)
 
 
-def _batch(partition: PartitionId, reply: Sequence[Any]) -> Batch:
+def _batch(partition: PartitionId, reply: Sequence[Any], suspect: bool) -> Batch:
     more, *jobs = reply
     claims = [
-        _read(partition, job_id, data, live)
+        _read(partition, job_id, data, live, suspect)
         for job_id, data, live in zip(jobs[::3], jobs[1::3], jobs[2::3], strict=True)
     ]
     return Batch(claims, more=bool(more))
 
 
-def _read(partition: PartitionId, job_id: bytes, data: bytes | int | None, live: Registration | int) -> Claimed:
+def _read(
+    partition: PartitionId, job_id: bytes, data: bytes | int | None, live: Registration | int, suspect: bool
+) -> Claimed:
     if data is None:
         return Gone(partition, job_id)
+    if data == _DEADLY:
+        reason = f"{MOST_DEATHS} workers ended while they tried it alone; it may have been applied"
+        return Malformed(partition, job_id, CommandFailed(reason))
     if isinstance(data, int):
         reason = f"{data} bytes of job data; not read" if data > 0 else "the job's key is no hash"
         return Malformed(partition, job_id, InvalidRequest("$", reason))
@@ -223,7 +252,7 @@ def _read(partition: PartitionId, job_id: bytes, data: bytes | int | None, live:
     owner = owner_from(command.session_id, live) if not isinstance(live, int) else None
     # A registration that is of no owner of this Session says nothing about it: the job may name a wrong one.
     known = live is None or owner is not None
-    return Claim(partition, job_id, command, digest_of(command), len(data), owner, known)
+    return Claim(partition, job_id, command, digest_of(command), len(data), owner, known, suspect)
 
 
 def _ending_args(job_id: bytes, ending: Ending) -> tuple[Any, ...]:

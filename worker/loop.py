@@ -4,7 +4,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from redis.exceptions import RedisError
 
@@ -41,9 +41,11 @@ _PRUNE_LIMIT = 1000
 class _Owned:
     """A partition that this worker owns, and what it has claimed of it."""
 
-    def __init__(self, ownership: Ownership, lot: ParkingLot) -> None:
+    def __init__(self, ownership: Ownership, lot: ParkingLot, suspects: int) -> None:
         self.ownership = ownership
         self.lot = lot
+        self.suspects = suspects
+        """Commands at the head of the queue that a worker held when it ended."""
         self.since = time.monotonic()
         self.waiting: list[Claimed] = []
 
@@ -92,12 +94,15 @@ class PartitionLoop:
         A generation is over when another one takes its place, or, of a former one, when it is worked off.
         """
         self._keeper.start()
+        in_order = False
         try:
             while not (stop.is_set() or self._over):
                 self._turn_or_recover(stop)
+            in_order = True
         finally:
             self._keeper.stop()
-            self._drain()
+            # After a defect the claims stay as they are: one of them may be why, and the next owner takes care.
+            self._drain(put_back=in_order)
 
     def _turn_or_recover(self, stop: threading.Event) -> None:
         try:
@@ -130,6 +135,8 @@ class PartitionLoop:
         if batch:
             reach(CrashPoint.AFTER_CLAIM)
             self._process(batch, flushes)
+            if isinstance(batch[0], Claim) and batch[0].suspect:
+                self._queue.end_trial(batch[0].partition)
         elif not self._ready:
             self._await_work()
 
@@ -140,14 +147,21 @@ class PartitionLoop:
         random.shuffle(ready)  # which partition comes first when there is more than one batch
         # What a failed round left undone is tried again before more is claimed.
         held = {partition: self._owned[partition].held() for partition in ready if not self._owned[partition].waiting}
-        for partition, batch in self._queue.claim(held, self._settings.batch_size).items():
+        suspected = [partition for partition in held if self._owned[partition].suspects]
+        most = self._settings.batch_size
+        if suspected:
+            held, most = {suspected[0]: held[suspected[0]]}, 1
+        for partition, batch in self._queue.claim(held, most, suspect=bool(suspected)).items():
             if batch is None:
                 self._drop((partition,))
                 continue
             owned = self._owned[partition]
+            owned.suspects = max(0, owned.suspects - len(batch.claims)) if batch.more else 0
             owned.waiting = [
                 claim for claim in batch.claims if not (isinstance(claim, Claim) and owned.lot.admit(claim))
             ]
+            if suspected and not owned.waiting:
+                self._queue.end_trial(partition)  # it is parked behind its Session's earlier ones
             if not batch.more or self._is_crowded(owned):
                 self._ready.discard(partition)
 
@@ -161,15 +175,22 @@ class PartitionLoop:
             flushes |= due.flushes
             batch += due.claims
             batch += owned.waiting
-        return batch, flushes
+        suspects = [claim for claim in batch if isinstance(claim, Claim) and claim.suspect]
+        if not suspects:
+            return batch, flushes
+        # One that was just claimed is on trial already: no other may be tried meanwhile.
+        alone = next((claim for claim in suspects if claim in self._owned[claim.partition].waiting), suspects[0])
+        self._queue.begin_trial(alone)
+        return [alone], flushes
 
     def _process(self, batch: Sequence[Claimed], flushes: Mapping[str, FlushOutcome]) -> None:
         ownerships = {partition: owned.ownership for partition, owned in self._owned.items()}
         processed = self._engine.process(batch, ownerships, self._live(batch), flushes)
         endings = [*processed.ended, *self._settle(batch, processed.deferred)]
         acknowledge(self._queue, self._store, endings)
+        done = set(map(id, batch))
         for owned in self._owned.values():
-            owned.waiting.clear()
+            owned.waiting = [claim for claim in owned.waiting if id(claim) not in done]
         self._ask_for_flushes()
 
     def _live(self, batch: Sequence[Claimed]) -> dict[str, LiveOwner]:
@@ -272,7 +293,7 @@ class PartitionLoop:
         plan = self._keeper.plan()
         self._release([PartitionId(self._topology.generation, number) for number in plan.release])
         granted = self._table.acquire(plan, view.beats) if plan.acquire else frozenset()
-        self._adopt((mine | granted) - set(plan.release))
+        self._adopt(mine - set(plan.release), granted)
 
     def _look_after_generations(self, view: View) -> None:
         """See whether this generation is over; the store says so, Redis only that it is worth a look."""
@@ -287,23 +308,28 @@ class PartitionLoop:
                 self._store.topology() != self._standing.stored
             )
 
-    def _adopt(self, numbers: Iterable[int]) -> None:
-        """Take over what is not held yet: a new epoch, unfinished commands back in order, lost events published."""
-        partitions = [PartitionId(self._topology.generation, number) for number in sorted(numbers)]
+    def _adopt(self, mine: Set[int], granted: Set[int]) -> None:
+        """Take over what is not held yet: a new epoch, unfinished commands back in order, lost events published.
+
+        Of what was granted now, the last owner ended, or is out of reach; what is mine this worker itself let go.
+        """
+        partitions = [PartitionId(self._topology.generation, number) for number in sorted(mine | granted)]
         new = [partition for partition in partitions if partition not in self._owned]
         if not new:
             return
         reach(CrashPoint.AFTER_LEASE)
         for partition, fence in self._store.acquire_fences(new, self._worker_id).items():
             reach(CrashPoint.AFTER_FENCE)
-            left = self._queue.recover(partition)
+            bereft = partition.number in granted
+            left = self._queue.recover(partition, bereft=bereft)
             if left is None:
                 continue
             reach(CrashPoint.AFTER_RECOVERY)
             if left.published < fence.sequence:
                 publish_missing(self._queue, self._store, partition, left.published, fence.sequence)
             lot = ParkingLot(self._settings.max_attempts, random.random)
-            self._owned[partition] = _Owned(Ownership(fence.epoch, fence.sequence), lot)
+            suspects = left.commands if bereft else 0
+            self._owned[partition] = _Owned(Ownership(fence.epoch, fence.sequence), lot, suspects)
             self._ready.add(partition)
         logger.info("acquired partitions=%s", _names(new))
 
@@ -325,9 +351,10 @@ class PartitionLoop:
             self._owned.pop(partition, None)
             self._ready.discard(partition)
 
-    def _drain(self) -> None:
+    def _drain(self, *, put_back: bool) -> None:
         try:
-            self._release(self.partitions())
+            if put_back:
+                self._release(self.partitions())
             reach(CrashPoint.BEFORE_LEAVING)
             self._table.leave()
         except RedisError as error:

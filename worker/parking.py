@@ -28,6 +28,10 @@ class _Parked:
         self.owner: LiveOwner | None = None
         self.flush: FlushOutcome | None = None
 
+    def cover(self) -> None:
+        """Let all that waits be tried together; but a suspect alone."""
+        self.covered = 1 if self.claims and self.claims[0].suspect else len(self.claims)
+
 
 class Due(Struct, frozen=True):
     """Commands to be tried now, and what came of the flushes that they waited for."""
@@ -80,7 +84,7 @@ class ParkingLot:
             if parked.flush is not None:
                 flushes[session_id] = parked.flush
             else:
-                parked.covered = len(parked.claims)
+                parked.cover()
             claims += (parked.claims[place] for place in range(parked.covered))
         return Due(claims, flushes)
 
@@ -112,7 +116,7 @@ class ParkingLot:
         parked = self._sessions[session_id]
         parked.request_id, parked.due_s = request_id, patience_until_s
         # What is claimed from now on may be about messages that this flush does not reach.
-        parked.covered = len(parked.claims)
+        parked.cover()
 
     def flush_answered(self, reply: FlushReply, now_s: float) -> None:
         """An owner answered; the commands that waited for it can be tried now."""

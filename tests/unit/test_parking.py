@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -245,3 +246,18 @@ def test_every_command_ends_once_and_in_order(
     for session_id in "st":
         of_session = [one for one in claims if one.command.session_id == session_id]
         assert [one for one in ended if one.command.session_id == session_id] == of_session
+
+
+def test_a_suspect_is_tried_alone_and_the_rest_of_its_session_after_it() -> None:
+    """It may be what ends workers: whoever is tried with it could not be told apart. With a flush and without."""
+    parking = lot()
+    suspect = msgspec.structs.replace(A, suspect=True)
+    fail(parking, [suspect, B, C], 100.0)
+    then = 100.0 + delay(1, 0.0)
+    assert due(parking, then) == [suspect]
+    assert parking.settle([suspect], [(suspect, FlushNeeded(OWNER))], then) == []
+    parking.flush_requested("s", "r1", then + 2)
+    parking.flush_answered(FlushReply(request_id="r1", status="flushed"), then + 1)
+    assert list(parking.due(then + 1).claims) == [suspect]
+    assert parking.settle([suspect], [], then + 1) == []
+    assert due(parking, then + 1) == [B, C]

@@ -1,15 +1,16 @@
 -- Claim waiting commands of several partitions. Safe to repeat: what an answer that got lost had claimed
 -- lies behind the `held` commands that the worker knows of, and is given out again before anything else.
 --
--- KEYS[1] owners hash, then per partition: queue, claimed list
+-- KEYS[1] owners hash   KEYS[2] trials hash, then per partition: queue, claimed list
 -- ARGV[1] worker id   ARGV[2] most commands   ARGV[3] most bytes   ARGV[4] most bytes of one   ARGV[5] job key prefix
 -- ARGV[6] live Session key prefix   ARGV[7] owner key prefix
+-- ARGV[8] "", or the deaths that are too many: the one command that is asked for is noted as being tried alone
 -- then per partition: number, commands held, most commands to hold
 --
 -- Reply: per partition false when it is another worker's, else a list: 1 when more waits (else 0), then
--- id, data, live owner per command; data is false when the job is gone, its size in bytes when it is too large, and -1
--- when the job's key is no hash. The live owner is false, {owner, session id, created_at, cwd or false}, or -1 when
--- the job does not say where its Session's would be registered.
+-- id, data, live owner per command; data is false when the job is gone, its size in bytes when it is too large, -1
+-- when the job's key is no hash, and -2 when too many workers died over it. The live owner is false, {owner, session id,
+-- created_at, cwd or false}, or -1 when the job does not say where its Session's would be registered.
 local function owner_of(job)
   local session = redis.pcall('HGET', job, 'session')
   if type(session) ~= 'string' then
@@ -22,9 +23,9 @@ end
 
 local budget, bytes = tonumber(ARGV[2]), tonumber(ARGV[3])
 local reply = {}
-for p = 1, (#KEYS - 1) / 2 do
-  local queue, claimed = KEYS[2 * p], KEYS[2 * p + 1]
-  local number, held, room = ARGV[5 + 3 * p], tonumber(ARGV[6 + 3 * p]), tonumber(ARGV[7 + 3 * p])
+for p = 1, (#KEYS - 2) / 2 do
+  local queue, claimed = KEYS[2 * p + 1], KEYS[2 * p + 2]
+  local number, held, room = ARGV[6 + 3 * p], tonumber(ARGV[7 + 3 * p]), tonumber(ARGV[8 + 3 * p])
   if redis.call('HGET', KEYS[1], number) ~= ARGV[1] then
     reply[p] = false
   else
@@ -49,6 +50,8 @@ for p = 1, (#KEYS - 1) / 2 do
         data = -1
       elseif size > tonumber(ARGV[4]) then
         data = size
+      elseif ARGV[8] ~= '' and (tonumber(redis.call('HGET', job, 'deaths')) or 0) >= tonumber(ARGV[8]) then
+        data = -2
       elseif taken > 0 and size > bytes then
         break
       elseif size > 0 then
@@ -63,6 +66,9 @@ for p = 1, (#KEYS - 1) / 2 do
     if #lost == 0 and taken > 0 then
       redis.call('LTRIM', queue, taken, -1)
       redis.call('RPUSH', claimed, unpack(ids, 1, taken))
+    end
+    if ARGV[8] ~= '' and taken > 0 then
+      redis.call('HSET', KEYS[2], number, ids[1])
     end
     budget = budget - taken
     answer[1] = redis.call('EXISTS', queue)

@@ -105,6 +105,7 @@ for i = FIRST, #ARGV, FIELDS do
       end
       if found ~= 'none' then
         redis.call('HSETNX', shown, 'data', '')
+        redis.call('HDEL', shown, 'deaths') -- an operator's retry begins anew
         -- A Session's commands fail in queue order the first time: retried, they go back in this order.
         redis.call('HSETNX', shown, 'first_failed', time[1] .. string.format('%06d', time[2]) .. '-' .. i)
       end

@@ -1,0 +1,109 @@
+"""A command that ends every worker that tries it: it is found out, fails visibly, and takes nobody with it."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from app.processes import Child
+from app.system import child_environ
+from feedback import CommandFailed, FeedbackClient, LiveSessions, Put, SessionIdentity, keys
+from feedback.settings import Settings
+from persistence.session_log import LogWriter
+from persistence.session_log.events import exchange
+from tests.harness import CREATED_AT, serving, settings_for, wait_until, write_session
+from tests.integration.rq_jobs import set_up
+from tests.outcomes import is_idle, stored_events
+from tests.poisoned import DEFECTS, POISON
+from worker.claims import MOST_DEATHS
+
+pytestmark = [pytest.mark.server, pytest.mark.process]
+
+ROOT = Path(__file__).parents[2]
+NEIGHBOURS = ("a", "b", "c")
+
+
+@pytest.fixture
+def settings(valkey_url: str, redis_client: Redis, tmp_path: Path) -> Settings:
+    settings = settings_for(valkey_url, tmp_path, partitions=2, lease_ttl=1.0)
+    for session_id in NEIGHBOURS:
+        write_session(settings, session_id, "m1", "m2", POISON)
+    set_up(redis_client, settings)
+    return settings
+
+
+@pytest.fixture
+def held_open(settings: Settings) -> Iterator[str]:
+    """A Session whose owner flushes when it is asked, and not before."""
+    identity = SessionIdentity(created_at=CREATED_AT, cwd="/w")
+    with (
+        LogWriter(Path(settings.sessions), "live", created_at=CREATED_AT, cwd="/w") as log,
+        LiveSessions.from_url(settings.redis_url) as live,
+    ):
+
+        def flush() -> int:
+            if log.next_seq == 0:
+                log.append(exchange(1, "Please?", "Here.", user_id="u1", assistant_id=POISON))
+            return log.next_seq
+
+        with live.register("live", identity, flush):
+            yield "live"
+
+
+def run_until_idle(redis: Redis, settings: Settings, defect: str, logs: Path) -> int:
+    """What a supervisor does; how many workers ended over it."""
+    ends = 0
+    while True:
+        worker = Child(
+            "worker",
+            (sys.executable, "-m", "tests.poisoned", defect, "worker"),
+            log=logs / "worker.log",
+            environ=child_environ(settings) | {"PYTHONPATH": str(ROOT)},
+        )
+        worker.start()
+        try:
+            wait_until(lambda w=worker: w.poll() is not None or is_idle(redis, settings), "it ends, or all is done")  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+            if worker.poll() is None:
+                return ends
+        finally:
+            worker.stop(settings.shutdown_grace)
+        ends += 1
+        assert ends < 10, "workers die for ever"
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_command_that_ends_every_worker_fails_and_no_other_does(
+    redis_client: Redis, settings: Settings, held_open: str, tmp_path: Path, defect: str
+) -> None:
+    """One worker dies with a batch; then commands are tried alone, and few more die before it is given up."""
+    culprit = held_open if defect == "flushed" else "b"
+    requests = [Put(session_id, message_id, "positive") for session_id in NEIGHBOURS for message_id in ("m1", "m2")]
+    requests.insert(3, Put(culprit, POISON, "positive"))
+    with FeedbackClient.from_url(settings.redis_url) as client:
+        tickets = client.submit_many(requests)
+        ends = run_until_idle(redis_client, settings, defect, tmp_path)
+        poison = tickets[3]
+        assert all(ticket.result().ok for ticket in tickets if ticket is not poison)
+        with pytest.raises(CommandFailed, match=f"{MOST_DEATHS} workers ended while they tried it alone"):
+            poison.result()
+    assert ends == 1 + MOST_DEATHS
+    assert not redis_client.exists(keys.trials(1))
+    assert [event.epoch for event in stored_events(settings) if event.command_id == poison.command_id] == (
+        [1] if defect == "acknowledge" else []
+    )
+
+
+def test_a_poisoned_command_that_is_retried_is_tried_again_as_often(
+    redis_client: Redis, settings: Settings, tmp_path: Path
+) -> None:
+    """Once the defect is mended it does what it was sent for."""
+    with FeedbackClient.from_url(settings.redis_url) as client:
+        ticket = client.submit(Put("b", POISON, "positive"))
+        assert run_until_idle(redis_client, settings, "decide", tmp_path) == 1 + MOST_DEATHS
+        with pytest.raises(CommandFailed):
+            ticket.result()
+        assert redis_client.hget(keys.job(ticket.command_id), "deaths") is None
+        with serving(settings, projector=False):
+            assert client.put("b", POISON, "positive").ok
