@@ -21,12 +21,12 @@ _LAST_DELAY_S = 1.0
 def run_patiently(name: str, redis: Redis, stop: Event, step: Callable[[], None], recover: Callable[[], None]) -> None:
     """Repeat `step` until `stop` is set; after a failure wait (longer each time), `recover`, and go on.
 
-    Once a step has succeeded, an operator can end whatever comes (a rule changed by mistake, another file in
-    the store's place), and then this goes on without having to be started anew.
+    The store was opened before, so another file in its place has not always been there; and once a step has
+    succeeded, an operator can end whatever comes of Redis, a rule changed by mistake for one. Then this goes on
+    without having to be started anew.
 
     Raises:
-        RedisError, StoreForeign: at the first step, and no waiting heals it: wrong credentials, a command that the
-            user may not run, another program's store.
+        RedisError: at the first step, and no waiting heals it: wrong credentials, a command that the user may not run.
     """
     delay = _FIRST_DELAY_S
     proven = False
@@ -52,6 +52,4 @@ def run_patiently(name: str, redis: Redis, stop: Event, step: Callable[[], None]
 
 
 def _is_passing(error: Exception) -> bool:
-    return isinstance(error, StoreUnavailable) or (
-        isinstance(error, RedisError) and (is_passing(error) or is_wrong_type(error))
-    )
+    return not isinstance(error, RedisError) or is_passing(error) or is_wrong_type(error)

@@ -12,7 +12,7 @@ from feedback import keys
 from feedback.calls import wall_clock_ms
 from feedback.connection import BLOCK_S
 from feedback.crashpoints import CrashPoint, reach
-from feedback.errors import FeedbackError, StoreUnavailable
+from feedback.errors import FeedbackError, StoreForeign, StoreUnavailable
 from feedback.flushing import LiveOwner
 from feedback.live_owners import live_owners
 from feedback.partitions import PartitionId
@@ -111,7 +111,7 @@ class PartitionLoop:
         except PartitionsFenced as fenced:
             logger.warning("fenced off partitions=%s", _names(fenced.partitions))
             self._drop(fenced.partitions)
-        except (RedisError, StoreUnavailable) as error:
+        except (RedisError, StoreUnavailable, StoreForeign) as error:
             # Whatever it is (a failover, a full disk, a rule changed by mistake): an operator can end it, we wait.
             self._troubles += 1
             self._drop(self.partitions())

@@ -89,8 +89,11 @@ def _serve_generations(runtime: Runtime, worker_id: str, stop: threading.Event) 
             if standing.former is not None and not stop.is_set():
                 runtime.store.retire(standing.stored)
                 logger.info("generation retired generation=%d", standing.former.generation)
-        except StoreUnavailable as error:
-            logger.warning("between two generations: %s", error)
+        except (RedisError, StoreUnavailable) as error:
+            # Before the loop, which waits by itself: RQ asks the server who it is.
+            if isinstance(error, RedisError) and not connection.is_passing(error):
+                raise
+            logger.warning("not serving yet: %s", error)
             stop.wait(0.5)
 
 

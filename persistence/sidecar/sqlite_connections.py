@@ -201,6 +201,7 @@ class SqliteConnections:
         except OSError:
             return  # Opening it says what is wrong.
         if size == 0:
+            self._refuse_orphaned_log()
             return
         if size < _SMALLEST_DATABASE:  # SQLite would take it for an empty one.
             raise StoreForeign(f"sidecar store {self.location}: not a SQLite database; not touched")
@@ -211,6 +212,18 @@ class SqliteConnections:
                 if primary_code(error) == sqlite3.SQLITE_NOTADB:
                     raise translate(error, self.location) from error
                 # Anything else is seen again, and reported, by a reader that takes locks.
+
+    def _refuse_orphaned_log(self) -> None:
+        """SQLite deletes the log of a database that is empty or that it makes: commits that stand nowhere else.
+
+        Ours is never empty while it has a log: the tables are made before there is one.
+        """
+        with contextlib.suppress(OSError):
+            if self.log_path.stat().st_size > 0:
+                raise StoreUnavailable(
+                    f"sidecar store {self.location}: the file is missing or empty, but its write-ahead log is there; "
+                    f"put the file back that belongs to {self.log_path}"
+                )
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
         # SQLite does not wait for others here.

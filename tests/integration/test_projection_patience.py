@@ -52,7 +52,6 @@ def test_a_passing_failure_is_recovered_from(client: Redis, failure: Exception) 
     [
         AuthenticationError("WRONGPASS invalid username-password pair"),
         ResponseError("unknown command 'BLMPOP'"),
-        StoreForeign("another program's file"),
         ZeroDivisionError("a mistake of ours"),
     ],
     ids=lambda failure: type(failure).__name__,

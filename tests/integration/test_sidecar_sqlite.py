@@ -355,3 +355,20 @@ class TestRecords:
             other.execute("UPDATE fence SET sequence = 1")
             other.commit()
         assert store.health().findings == ("partition 1-0: record 2 lies past the last sequence 1",)
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty file"])
+def test_a_log_without_its_database_is_kept(path: Path, left: str) -> None:
+    """SQLite would delete it, and with it commits that stand nowhere else: neither a new store nor a running one does."""
+    away = path.with_name("away")
+    with closing(SqliteStore(path)) as running:
+        assert running.acquire_fences([P0], "w")[P0].epoch == 1
+        path.rename(away)
+        if left == "an empty file":
+            path.touch()
+        for ask in (running.health, lambda: SqliteStore(path)):
+            with pytest.raises(StoreUnavailable, match="write-ahead log"):
+                ask()
+        path.unlink(missing_ok=True)
+        away.rename(path)
+        assert running.acquire_fences([P0], "w")[P0].epoch == 2
