@@ -359,7 +359,7 @@ class TestRecords:
 
 @pytest.mark.parametrize("left", ["nothing", "an empty file"])
 def test_a_log_without_its_database_is_kept(path: Path, left: str) -> None:
-    """SQLite would delete it, and with it commits that stand nowhere else: neither a new store nor a running one does."""
+    """SQLite would delete it, and with it commits that stand nowhere else: no store, new or running, lets it."""
     away = path.with_name("away")
     with closing(SqliteStore(path)) as running:
         assert running.acquire_fences([P0], "w")[P0].epoch == 1

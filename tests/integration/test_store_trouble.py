@@ -1,4 +1,4 @@
-"""The store is taken away or replaced under a running system: nothing is lost, and nobody has to start anything anew."""
+"""The store is taken away or replaced under a running system: nothing is lost, nothing has to be started anew."""
 
 from collections.abc import Callable
 from pathlib import Path
