@@ -123,7 +123,8 @@ class ClaimQueue:
         self._worker_id = worker_id
         self._settings = settings
         self.event_retention = settings.event_retention
-        self._max_held = 4 * settings.batch_size
+        # Far more than a batch: what one Session's parked commands take up, the others of the partition wait for.
+        self._max_held = 64 * settings.batch_size
 
     def is_crowded(self, commands: int, size: int) -> bool:
         """Whether so many claimed commands of one partition, of so many bytes, are as much as a worker may hold."""

@@ -68,10 +68,10 @@ def test_what_a_lost_answer_had_claimed_comes_again_before_anything_else(
 
 
 def test_no_more_is_claimed_than_a_worker_may_hold(queue: ClaimQueue, redis_client: Redis) -> None:
-    """Four batches of each partition, parked ones included."""
-    commands = ids(enqueue(redis_client, ONE, 10))
-    assert claimed(queue, 0, 100) == (commands[:8], True)
-    assert claimed(queue, 8, 100) == ([], True)
+    """64 batches of each partition, parked ones included."""
+    commands = ids(enqueue(redis_client, ONE, 130))
+    assert claimed(queue, 0, 1000) == (commands[:128], True)
+    assert claimed(queue, 128, 1000) == ([], True)
 
 
 def test_a_claim_is_bounded_in_bytes(queue: ClaimQueue, redis_client: Redis) -> None:

@@ -86,12 +86,12 @@ for i = FIRST, #ARGV, FIELDS do
   end
   if kind == 'answered' then
     -- Once for each copy that was delivered; and if the claim was lost with Redis's memory, for who still waits.
-    if redis.call('LREM', claimed, 1, id) == 1 or is_owed(job, ARGV[6] .. id) then
+    if redis.call('LREM', claimed, -1, id) == 1 or is_owed(job, ARGV[6] .. id) then
       add_result(ARGV[6] .. id, result_ttl, 'type', 1, 'return_value', ARGV[i + 3], 'revision', ARGV[i + 4])
       end_job(job, result_ttl, finished, id, now + result_ttl, 'status', 'finished')
       redis.pcall('ZREM', failed, id)
     end
-  elseif mine[p] and redis.call('LREM', claimed, 1, id) == 1 then
+  elseif mine[p] and redis.call('LREM', claimed, -1, id) == 1 then
     if kind == 'failed' then
       -- RQ's tools stop at an id that is not of its kind, a key that is no hash, and a hash without data, and
       -- then list nothing at all: such a job is made one that they can show.
