@@ -68,11 +68,10 @@ class Deployment:
             assert projector.pid is not None, "it runs"
             os.kill(projector.pid, number)
 
-    def stop(self) -> None:
-        """End every process but the server."""
-        self.stop_workers()
-        while self._projectors:
-            self._projectors.pop().stop(_STOP_S)
+    def end(self) -> None:
+        """End every process but the server, whatever it is doing."""
+        for child in (*self.workers, *self._projectors):
+            child.stop(0)
 
     def backlog(self) -> int:
         """Commands that are not answered yet."""
@@ -134,11 +133,11 @@ def deployed(home: Path, *, workers: int = 1, projector: bool = True) -> Iterato
             stack.enter_context(FeedbackClient.from_url(server.url)),
             stack.enter_context(closing(open_store(settings.sidecar_url))),
         )
-        stack.callback(deployment.stop)
-        if workers:
-            deployment.start_workers(workers)
+        stack.callback(deployment.end)
         if projector:
             deployment.start_projector()
+        if workers:
+            deployment.start_workers(workers)
         yield deployment
         if failures := deployment.failures():
             raise RuntimeError(f"{failures} commands failed; see the failed registry")

@@ -15,7 +15,8 @@ def idle(run: Run) -> list[Figure]:
     """One worker with 32 empty partitions: share of a core, and Redis commands (those inside of scripts included)."""
     rounds, seconds = run.size(6, 1), run.size(10, 1)
     with run.home() as home, deployed(Path(home), projector=False) as system:
-        _observe(system, 1)  # what comes with starting
+        if not run.quick:
+            _observe(system, 2)  # what comes with starting
         alone = [_observe(system, seconds) for _ in range(rounds)]
         system.start_projector()
         system.client.list("no-such-session")
