@@ -1,0 +1,146 @@
+"""The campaign's checker finds nothing in a sound history, and each kind of damage in one that is not."""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+
+import pytest
+from msgspec.structs import replace
+
+from feedback.events import Event, FeedbackDeleted, FeedbackPut, FeedbackRejected, result_of
+from feedback.model import Item, SessionIdentity
+from feedback.requests import Delete, Put
+from feedback.results import ItemList, Ok, VersionConflict, at_revision
+from tests.chaos.checker import check
+from tests.chaos.history import Call, Heard, History, Mutation, Reading
+
+LIFE = SessionIdentity(created_at=1)
+ITEM = Item(message_id="m", rating="positive", version="v1", created_at=1, updated_at=1)
+Records = list[tuple[int, Event]]
+Damage = Callable[[History, Records], None]
+
+
+def sound() -> tuple[History, Records]:
+    """Put, conflict, list, delete: one after the other, each answered."""
+    requests: Sequence[Mutation] = (
+        Put("s", "m", "positive", command_id="a"),
+        Put("s", "m", "negative", command_id="b"),
+        Delete("s", "m", "v1", command_id="c"),
+    )
+    members = {"session_id": "s", "session": LIFE, "message_id": "m", "occurred_at": 1, "partition": 0, "epoch": 1}
+    events: Sequence[Event] = (
+        FeedbackPut(**members, event_id="1-0-1", command_id="a", revision=1, item=ITEM),  # type: ignore[arg-type]  # shared members
+        FeedbackRejected(
+            **members,  # type: ignore[arg-type]  # shared members
+            event_id="1-0-2",
+            command_id="b",
+            revision=1,
+            error=VersionConflict(current=ITEM),
+        ),
+        FeedbackDeleted(**members, event_id="1-0-3", command_id="c", revision=2),  # type: ignore[arg-type]  # shared members
+    )
+    times = count(0.0, 10.0)
+    calls = [
+        Call(request, Heard(began, began + 1, result_of(event)))
+        for request, event, began in zip(requests, events, times, strict=False)
+    ]
+    listed = at_revision(Ok(value=ItemList(items=(ITEM,))), 1)
+    return History(calls, [Reading("s", 1, Heard(12, 13, listed))]), list(enumerate(events, start=1))
+
+
+def lose_a_record(history: History, records: Records) -> None:
+    records.pop()
+
+
+def repeat_an_effect(history: History, records: Records) -> None:
+    records.append((4, records[0][1]))
+
+
+def skip_a_sequence(history: History, records: Records) -> None:
+    records[2] = (4, records[2][1])
+
+
+def go_back_an_epoch(history: History, records: Records) -> None:
+    records[1] = (2, replace(records[1][1], epoch=2))
+
+
+def skip_a_revision(history: History, records: Records) -> None:
+    records[2] = (3, replace(records[2][1], revision=3))
+
+
+def accept_a_stale_version(history: History, records: Records) -> None:
+    history.calls[0] = replace(history.calls[0], request=replace(history.calls[0].request, if_version="v0"))
+
+
+def commit_against_time(history: History, records: Records) -> None:
+    history.calls[1] = replace(history.calls[1], heard=replace(history.calls[1].heard, began=-20, ended=-19))
+
+
+def answer_something_else(history: History, records: Records) -> None:
+    history.calls[2] = replace(history.calls[2], heard=history.calls[0].heard)
+
+
+def expire_what_took_effect(history: History, records: Records) -> None:
+    history.calls[2] = replace(history.calls[2], heard=Heard(20, 21, failure="CommandExpired"))
+
+
+def fail_without_cause(history: History, records: Records) -> None:
+    history.calls.append(Call(Put("s", "m", "positive", command_id="d"), Heard(30, 31, failure="CommandFailed")))
+
+
+def list_what_was_before(history: History, records: Records) -> None:
+    history.readings[0] = replace(
+        history.readings[0], at_least=None, heard=replace(history.readings[0].heard, began=22)
+    )
+
+
+def list_the_future(history: History, records: Records) -> None:
+    history.readings[0] = replace(
+        history.readings[0],
+        heard=replace(history.readings[0].heard, result=at_revision(Ok(value=ItemList(items=())), 2)),
+    )
+
+
+def list_other_items(history: History, records: Records) -> None:
+    history.readings[0] = replace(
+        history.readings[0],
+        heard=replace(history.readings[0].heard, result=at_revision(Ok(value=ItemList(items=())), 1)),
+    )
+
+
+def test_a_sound_history_passes() -> None:
+    history, records = sound()
+    checked = check(history, {0: records})
+    assert checked.violations == []
+    assert (checked.calls, checked.answers, checked.readings, checked.outcomes) == (3, 3, 1, 3)
+
+
+def test_an_unknown_outcome_may_be_either() -> None:
+    """A call that timed out took effect, or did not."""
+    history, records = sound()
+    history.calls[2] = replace(history.calls[2], heard=Heard(20, 21, failure="ResultTimeout"))
+    assert check(history, {0: records}).violations == []
+    assert check(history, {0: records[:2]}).violations == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lose_a_record,
+        repeat_an_effect,
+        skip_a_sequence,
+        go_back_an_epoch,
+        skip_a_revision,
+        accept_a_stale_version,
+        commit_against_time,
+        answer_something_else,
+        expire_what_took_effect,
+        fail_without_cause,
+        list_what_was_before,
+        list_the_future,
+        list_other_items,
+    ],
+)
+def test_damage_is_found(damage: Damage) -> None:
+    history, records = sound()
+    damage(history, records)
+    assert check(history, {0: records}).violations
