@@ -335,15 +335,16 @@ class PartitionLoop:
 
     def _release(self, partitions: Iterable[PartitionId]) -> None:
         """Give partitions back, with what was claimed of them at the head of the queue."""
-        held = [partition for partition in partitions if partition in self._owned]
-        if not held:
+        given = tuple(partitions)
+        if not given:
             return
-        for partition in held:
+        # Also what is this worker's in Redis alone: after an outage it holds nothing, and nobody else may take it.
+        for partition in given:
             self._queue.recover(partition)
         reach(CrashPoint.BEFORE_RELEASE)
-        self._table.release([partition.number for partition in held])
-        self._drop(held)
-        logger.info("released partitions=%s", _names(held))
+        self._table.release([partition.number for partition in given])
+        self._drop(given)
+        logger.info("released partitions=%s", _names(given))
 
     def _drop(self, partitions: Iterable[PartitionId]) -> None:
         """Forget what is held of these partitions. Nothing is lost: see the class."""
