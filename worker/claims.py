@@ -55,7 +55,7 @@ class Claim(Struct, frozen=True):
     owner_known: bool = False
     """Whether the claim says who that is; if not, ask (`feedback.live_owners`)."""
     suspect: bool = False
-    """A worker ended while it was claimed, so it is tried alone: it may be what kills them."""
+    """Two workers ended while it was claimed, so it is tried alone: it may be what kills them."""
 
 
 class Malformed(Struct, frozen=True):
@@ -104,6 +104,8 @@ class Recovered(Struct, frozen=True):
 
     commands: int
     published: int
+    again: bool = False
+    """Its owners ended twice in a row over commands that they had claimed."""
 
 
 class StreamBehind(Exception):
@@ -161,13 +163,14 @@ class ClaimQueue:
         )
 
     def end_trial(self, partition: PartitionId) -> None:
-        """The command that was tried alone did no harm."""
+        """What the last owner ended over, or was tried alone, did no harm."""
         self._redis.execute_command("HDEL", keys.trials(partition.generation), partition.number)
 
     def recover(self, partition: PartitionId, *, bereft: bool = False) -> Recovered | None:
         """Put what was claimed back at the head of the queue, in order; None when it is another worker's.
 
-        `bereft`: its last owner ended without doing so. What that one tried alone is charged with a death.
+        `bereft`: its last owner ended without doing so. What that one tried alone is charged with a death, and
+        until `end_trial` the partition remembers.
         """
         names = (
             keys.owners(partition.generation),
@@ -177,7 +180,7 @@ class ClaimQueue:
             keys.trials(partition.generation),
         )
         reply = _recover(self._redis, names, (self._worker_id, partition.number, keys.RQ_JOB_PREFIX, int(bereft)))
-        return None if reply is None else Recovered(*reply)
+        return None if reply is None else Recovered(reply[0], reply[1], bool(reply[2]))
 
     def publish(self, partition: PartitionId, events: Sequence[tuple[int, bytes]]) -> None:
         """Add recorded events that the stream lacks."""

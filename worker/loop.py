@@ -19,7 +19,7 @@ from feedback.partitions import PartitionId
 from persistence.sidecar.store import PartitionsFenced
 from worker import topology as topologies
 from worker.acknowledge import acknowledge, publish_missing
-from worker.claims import Claim, Claimed, ClaimQueue, Ending
+from worker.claims import Claim, Claimed, ClaimQueue, Ending, Recovered
 from worker.core import retry
 from worker.core.live import FlushOutcome
 from worker.engine import Ownership
@@ -41,11 +41,13 @@ _PRUNE_LIMIT = 1000
 class _Owned:
     """A partition that this worker owns, and what it has claimed of it."""
 
-    def __init__(self, ownership: Ownership, lot: ParkingLot, suspects: int) -> None:
+    def __init__(self, ownership: Ownership, lot: ParkingLot, left: Recovered, *, bereft: bool) -> None:
         self.ownership = ownership
         self.lot = lot
-        self.suspects = suspects
-        """Commands at the head of the queue that a worker held when it ended."""
+        self.suspects = left.commands if left.again else 0
+        """Commands at the head of the queue, over which two owners ended."""
+        self.scarred = bereft and left.commands > 0 and not left.again
+        """One owner ended over commands, which are not done yet."""
         self.since = time.monotonic()
         self.waiting: list[Claimed] = []
 
@@ -135,8 +137,7 @@ class PartitionLoop:
         if batch:
             reach(CrashPoint.AFTER_CLAIM)
             self._process(batch, flushes)
-            if isinstance(batch[0], Claim) and batch[0].suspect:
-                self._queue.end_trial(batch[0].partition)
+            self._end_trials(batch)
         elif not self._ready:
             self._await_work()
 
@@ -182,6 +183,15 @@ class PartitionLoop:
         alone = next((claim for claim in suspects if claim in self._owned[claim.partition].waiting), suspects[0])
         self._queue.begin_trial(alone)
         return [alone], flushes
+
+    def _end_trials(self, batch: Sequence[Claimed]) -> None:
+        """This worker outlived the batch: it was nothing in there that ended the others."""
+        if isinstance(batch[0], Claim) and batch[0].suspect:
+            self._queue.end_trial(batch[0].partition)
+        for partition, owned in self._owned.items():
+            if owned.scarred and owned.held() == 0:
+                self._queue.end_trial(partition)
+                owned.scarred = False
 
     def _process(self, batch: Sequence[Claimed], flushes: Mapping[str, FlushOutcome]) -> None:
         ownerships = {partition: owned.ownership for partition, owned in self._owned.items()}
@@ -328,8 +338,7 @@ class PartitionLoop:
             if left.published < fence.sequence:
                 publish_missing(self._queue, self._store, partition, left.published, fence.sequence)
             lot = ParkingLot(self._settings.max_attempts, random.random)
-            suspects = left.commands if bereft else 0
-            self._owned[partition] = _Owned(Ownership(fence.epoch, fence.sequence), lot, suspects)
+            self._owned[partition] = _Owned(Ownership(fence.epoch, fence.sequence), lot, left, bereft=bereft)
             self._ready.add(partition)
         logger.info("acquired partitions=%s", _names(new))
 

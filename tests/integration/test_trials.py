@@ -55,6 +55,27 @@ def test_a_worker_that_ends_charges_what_it_tried_alone_and_nothing_else(
     for _ in range(2):
         queue.recover(ONE, bereft=True)
         assert deaths(redis_client, jobs) == [b"1", None, None]
+
+
+def test_owners_that_end_twice_in_a_row_over_their_claims_are_noticed(
+    queue: ClaimQueue, redis_client: Redis, jobs: list[bytes]
+) -> None:
+    """Not one that ends for the first time, not one that had claimed nothing, and not after what it held was done."""
+
+    def recovered() -> tuple[int, bool]:
+        found = queue.recover(ONE, bereft=True)
+        assert found is not None
+        return found.commands, found.again
+
+    assert recovered() == (0, False)
+    queue.claim({ONE: 0}, 2)
+    assert recovered() == (2, False)
+    queue.claim({ONE: 0}, 3)
+    assert recovered() == (3, True)
+    queue.claim({ONE: 0}, 3)
+    queue.end_trial(ONE)
+    assert recovered() == (3, False)
+    assert recovered() == (0, True)
     assert not redis_client.exists(keys.trials(1))
 
 
@@ -117,5 +138,5 @@ def test_another_key_in_the_trials_place_is_removed(queue: ClaimQueue, redis_cli
     redis_client.set(keys.trials(1), "strange")
     recovered = queue.recover(ONE, bereft=True)
     assert recovered is not None
-    assert recovered.commands == 1
-    assert not redis_client.exists(keys.trials(1))
+    assert (recovered.commands, recovered.again) == (1, False)
+    assert redis_client.hgetall(keys.trials(1)) == {b"0": b""}
