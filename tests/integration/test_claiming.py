@@ -136,7 +136,7 @@ def test_a_claim_says_who_holds_the_session(queue: ClaimQueue, redis_client: Red
         "held": (LiveOwner(owner_id="host", session_id="held", identity=IDENTITY), True),
         "left": (None, True),
         "free": (None, True),
-        "absurd": (None, True),
+        "absurd": (None, False),
         "foreign": (None, True),
         "untold": (None, False),
     }
