@@ -146,6 +146,14 @@ class Asker:
         """Wait until the host has taken in all that was sent before: it reads its list in order."""
         assert self.flushed(owner, f"nobody's {uuid4()}").status == "detached"
 
+    def unanswered_soon(self, request_id: str) -> bool:
+        """Whether nothing comes for it within a moment."""
+        rung = self.redis.blpop([keys.wake(self.worker_id)], timeout=0.5)
+        if rung is not None and isinstance(rung[1], bytes):
+            reply = decode_reply(rung[1])
+            self._replies[reply.request_id] = reply
+        return request_id not in self._replies
+
     def unanswered(self, request_id: str) -> bool:
         """Whether nothing has come for it so far."""
         while isinstance(ring := self.redis.lpop(keys.wake(self.worker_id)), bytes):
