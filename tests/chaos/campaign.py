@@ -101,6 +101,7 @@ def _fire(
             note(nemesis.inject())
     finally:
         nemesis.end()
+        system.retire_doomed()
 
 
 def _settle(system: ChaosSystem, history: History) -> list[str]:

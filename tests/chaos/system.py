@@ -83,6 +83,16 @@ class ChaosSystem:
         if not self.workers:
             self.add_worker()
 
+    def retire_doomed(self) -> None:
+        """Kill the workers whose crash point was not reached: they would stop in the quiet after the faults."""
+        for child in self.workers:
+            if child.name in self._doomed:
+                kill(child)
+                child.stop(0)
+        self.workers = [child for child in self.workers if child.name not in self._doomed]
+        if not self.workers:
+            self.add_worker()
+
     def end(self, child: Child) -> None:
         """SIGTERM, and whatever it takes after the grace."""
         child.stop(self.settings.shutdown_grace)
