@@ -191,12 +191,18 @@ def test_lost_answers_and_broken_connections_are_got_over(kind: str, valkey_url:
         wait_until(lambda: not redis_client.exists(keys.owner(host.owner_id)), "the owner left")
 
 
+def is_listening(redis: Redis) -> bool:
+    """Whether some client is blocked in a BLPOP."""
+    return any(client["cmd"] == "blpop" and "b" in client["flags"] for client in redis.client_list())
+
+
 def test_a_request_whose_pop_got_lost_is_the_workers_to_repeat(valkey_url: str, redis_client: Redis) -> None:
     """The server has handed it out, the host never saw it: no reply, and a later request is served."""
     with Proxy(valkey_url) as proxy, LiveSessions.from_url(proxy.url) as live:
         asker = Asker(redis_client)
         live.register("s", LIFE, lambda: 1)
         assert asker.flushed(live).status == "flushed"
+        wait_until(lambda: is_listening(redis_client), "the host waits for the next request")
         trap = proxy.lose_reply(names("BLPOP"))
         asker.pass_through(live)  # answers the BLPOP that was under way before the trap was set
         lost = asker.ask(live)
