@@ -81,9 +81,10 @@ def test_feedback_never_enters_the_log(redis_client: Redis, settings: Settings) 
             return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
         before = root()
-        item = client.put("s", "m1", "positive", note="a note").value
-        assert isinstance(item, Item)
-        client.delete("s", "m1", if_version=item.version)
+        stored = client.put("s", "m1", "positive", note="a note")
+        assert isinstance(stored, Ok)
+        assert isinstance(stored.value, Item)
+        client.delete("s", "m1", if_version=stored.value.version)
         client.list("s")
         assert root() == before
 
