@@ -20,6 +20,7 @@ from feedback.crashpoints import VARIABLE, Action, CrashPoint
 from tests.acceptance.command_line import feedback
 from tests.acceptance.disturbed import Disturbed, Told, disturbed
 from tests.harness import serving, wait_until
+from tests.outcomes import stored_events
 from tests.processes import is_stopped, kill
 from tests.proxy import Proxy, runs
 from worker.claims import _finish
@@ -164,6 +165,23 @@ def test_a_worker_frozen_anywhere_commits_nothing_when_it_thaws(
         system.submit_more()
         assert system.finish() == undisturbed
         assert frozen.stop(system.settings.shutdown_grace)
+
+
+@pytest.mark.parametrize("place", [CrashPoint.AFTER_CLAIM, CrashPoint.AFTER_BARRIER, CrashPoint.BEFORE_COMMIT])
+def test_a_worker_that_thaws_before_its_successor_has_begun_is_fenced_off(
+    system: Disturbed, undisturbed: list[Told], processes: ExitStack, place: CrashPoint
+) -> None:
+    """What it holds nobody has done yet, so that only the fence is in its way."""
+    frozen = disturb(system, Cell(place, Action.STOP), processes)
+    successor = started(system, processes, f"{CrashPoint.AFTER_RECOVERY}:{Action.STOP}")
+    wait_until(lambda: is_stopped(successor), "another has taken over, and does nothing yet")
+    kill(frozen, signal.SIGCONT)
+    wait_until(lambda: "fenced off" in frozen.log.read_text(), "it notices")
+    kill(successor, signal.SIGCONT)
+    with serving(system.settings, workers=0):
+        assert system.finish() == undisturbed
+    first, second, *_ = sorted({event.epoch for event in stored_events(system.settings)})
+    assert (first, second) == (1, 3), "the epoch between was the frozen one's: it committed nothing"
 
 
 @cells(BROKEN)
