@@ -2,6 +2,7 @@
 # make test    sets everything up and runs the tests
 # make bench   measures how fast everything is, for some minutes (BENCH="lone parts" for a part of it)
 # make lint    style, types and the import contracts
+# make fuzz    damaged Session logs, each to be answered in its kind (SECONDS=60, SEED=... to repeat one)
 # make chaos   random faults under load, and a checker of what was promised (SECONDS=60, SEED=... to repeat one)
 
 PYTHON ?= python3
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 PACKAGES := feedback persistence worker projections app tests benchmarks
 
-.PHONY: up test bench lint chaos clean
+.PHONY: up test bench lint fuzz chaos clean
 
 up: $(READY)
 	@exec $(BIN)/feedback up --data $(DATA)
@@ -30,6 +31,9 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
