@@ -68,29 +68,6 @@ def empty_usage(message_id: str, *, turn: int = 1, step: int = 1) -> Event:
     return assistant_message(message_id, None, turn=turn, step=step, usage={"inputTokens": 9, "outputTokens": 0})
 
 
-def tool_call(call_id: str, name: str, arguments: str, *, turn: int = 1, step: int = 1) -> Event:
-    """A tool is run. `arguments` is JSON text, as the model gave it."""
-    data = {"turn": turn, "step": step, "callId": call_id, "name": name, "arguments": arguments}
-    return {"type": "tool/call", "data": data}
-
-
-def tool_result(message_id: str, call_id: str, call_seq: int, text: str, *, turn: int = 1, step: int = 1) -> Event:
-    """What the tool gave back to the model, for the `tool_call` at `call_seq`."""
-    block = {"type": "tool-result", "toolCallId": call_id, "content": [_text(text)], "isError": False}
-    message = {"id": message_id, "role": "user", "source": {"kind": "tool", "callId": call_id}, "content": [block]}
-    data = {"turn": turn, "step": step, "message": message}
-    return {"type": "tool/result", "data": data, "sourceEventSeqs": [call_seq], "surfaceOp": "append"}
-
-
-def text_chunks(texts: Sequence[str], *, turn: int = 1, step: int = 1) -> list[Event]:
-    """The stream of a text block, one event per delta, from block start to block end."""
-    whole = "".join(texts)
-    chunks: list[Event] = [{"type": "block-start", "index": 0, "blockType": "text"}]
-    chunks += [{"type": "text-delta", "index": 0, "text": text} for text in texts]
-    chunks.append({"type": "block-end", "index": 0, "block": _text(whole)})
-    return [{"type": "assistant/chunk", "data": {"turn": turn, "step": step, "chunk": chunk}} for chunk in chunks]
-
-
 def exchange(turn: int, question: str, answer: str, *, user_id: str, assistant_id: str) -> list[Event]:
     """A whole turn: a question, one model call, its answer."""
     return [

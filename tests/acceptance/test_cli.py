@@ -365,7 +365,7 @@ def test_a_reader_that_has_seen_enough_gets_no_traceback(tmp_path: Path) -> None
 
 def test_help_of_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     """Each command is named and explains itself; `--help` exits with 0."""
-    commands = ("up", "worker", "projector", "put", "delete", "list", "sessions", "status", "doctor")
+    commands = ("up", "worker", "projector", "put", "delete", "list", "sessions", "status", "rebuild", "doctor")
     overview = feedback("--help")
     assert (overview.code, overview.err) == (0, "")
     bare = feedback()
