@@ -1,6 +1,6 @@
 # make up      sets everything up and starts the system on this machine (DATA=./data)
 # make test    sets everything up and runs the tests
-# make bench   measures how fast everything is, for some minutes (BENCH="lone parts" for a part of it)
+# make bench   measures how fast everything is: benchmarks/README.md (BENCH="lone parts" for a part of it)
 # make lint    style, types and the import contracts
 # make fuzz    damaged Session logs, each to be answered in its kind (SECONDS=60, SEED=... to repeat one)
 # make chaos   random faults under load, and a checker of what was promised (SECONDS=60, SEED=... to repeat one)

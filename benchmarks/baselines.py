@@ -59,7 +59,7 @@ class StockRq:
     def __init__(self, redis: Redis, home: Path) -> None:
         self.queue = Queue(_QUEUE, connection=redis)
         url = _url(redis)
-        command = (sys.executable, "-P", "-m", "rq.cli", "worker", "--url", url, "--quiet")
+        command = (sys.executable, "-P", "-m", "rq.cli", "worker", "--url", url)
         worker = (*command, "--worker-class", "rq.worker.SimpleWorker", _QUEUE)
         self._worker = Child("rq", worker, log=home / "rq.log")
 
