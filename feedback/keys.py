@@ -8,7 +8,7 @@
 | session of a worker | string: beat | the lease TTL |
 | wake of a worker | list | WAKE_TTL_S after the last push |
 | claimed | list of job ids | until finished; empty lists do not exist |
-| trials | hash: partition number -> id of the job that is tried alone, or "" | from an owner's end until its claims are done; one per generation |
+| trials | hash: partition number -> job id that is tried alone, or "" | until an owner's claims are done; one per generation |
 | events | stream, entry id `<sequence>-0` | trimmed by length |
 | checkpoint | hash: partition -> sequence | for ever; one per generation |
 | list cache | hash: era, revision, body | CACHE_TTL_S after the last write |
@@ -17,6 +17,7 @@
 | live Session | hash: owner, session, created_at, cwd | LIVE_TTL_S, renewed by its owner |
 | owner of live Sessions | string | the owner's heartbeat TTL |
 | flush requests to an owner | list | REPLY_TTL_S |
+| troubles | hash: process -> its trouble, with its own end | TROUBLE_TTL_S after the last report |
 """
 
 import hashlib
@@ -31,6 +32,7 @@ TOPOLOGY = "feedback:topology"
 WORKERS = "feedback:workers"
 QUERIES = "feedback:queries"
 LIST_ERA = "feedback:list-era"
+TROUBLES = "feedback:troubles"
 SESSION_PREFIX = "feedback:worker:"
 LIVE_PREFIX = "feedback:live:"
 OWNER_PREFIX = "feedback:owner:"
@@ -43,6 +45,7 @@ WAKE_TTL_S = 60
 REPLY_TTL_S = 60
 CACHE_TTL_S = 24 * 3600
 LIVE_TTL_S = 3600
+TROUBLE_TTL_S = 30
 
 
 def queue_name_prefix(generation: int) -> str:

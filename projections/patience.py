@@ -1,6 +1,8 @@
 """Running on through failures that pass."""
 
 import logging
+import os
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Event
@@ -10,6 +12,7 @@ from redis.exceptions import RedisError
 
 from feedback.connection import is_passing
 from feedback.errors import StoreForeign, StoreUnavailable
+from feedback.troubles import TroubleReport
 from projections.cache import is_wrong_type
 
 _log = logging.getLogger(__name__)
@@ -30,6 +33,7 @@ def run_patiently(name: str, redis: Redis, stop: Event, step: Callable[[], None]
     """
     delay = _FIRST_DELAY_S
     proven = False
+    report = TroubleReport(redis, f"projector {socket.gethostname()}-{os.getpid()} {name}")
     while not stop.is_set():
         try:
             step()
@@ -44,11 +48,15 @@ def run_patiently(name: str, redis: Redis, stop: Event, step: Callable[[], None]
             redis.connection_pool.disconnect()
             with suppress(RedisError):
                 recover()
+            report.meet(error)
         else:
             if delay != _FIRST_DELAY_S:
                 _log.info("%s goes on", name)
             delay = _FIRST_DELAY_S
             proven = True
+            report.end()
+        report.publish()
+    report.withdraw()
 
 
 def _is_passing(error: Exception) -> bool:

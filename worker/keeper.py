@@ -9,6 +9,7 @@ from msgspec import Struct
 from redis.exceptions import RedisError
 
 from feedback.partitions import PartitionId
+from feedback.troubles import TroubleReport
 from worker.core.shares import Liveness, Rebalance, rebalance
 from worker.leases import LeaseTable, View
 from worker.topology import Standing
@@ -37,8 +38,11 @@ class LeaseKeeper:
         ttl_s: float,
         owned: Callable[[], Collection[PartitionId]],
         also_watched: Sequence[PartitionId],
+        *,
+        report: TroubleReport,
     ) -> None:
         self._table = table
+        self._report = report
         self._partitions = topologies.served.partitions
         self._generation = topologies.current.generation
         self._ttl_s = ttl_s
@@ -82,6 +86,10 @@ class LeaseKeeper:
             return Rebalance()
         return rebalance(self._table.worker_id, self._alive, self.sighting.view.owners, self._partitions)
 
+    def holds_its_share(self) -> bool:
+        """Whether what was seen to be this worker's is what the loop owns: it could take over all of it."""
+        return self.sighting is not None and not self._holds_other_than_it_owns(self.sighting.view)
+
     def _run(self) -> None:
         try:
             while not self._stopping:
@@ -97,6 +105,7 @@ class LeaseKeeper:
             view = self._beat()
             if self.plan() or view.generation != self._generation or self._holds_other_than_it_owns(view):
                 self._table.ring()
+            self._report.publish()
         except RedisError as error:
             self.outages += 1
             logger.warning("heartbeat failed: %s", error)

@@ -16,6 +16,7 @@ from feedback.errors import FeedbackError, StoreForeign, StoreUnavailable
 from feedback.flushing import LiveOwner
 from feedback.live_owners import live_owners
 from feedback.partitions import PartitionId
+from feedback.troubles import TroubleReport
 from persistence.sidecar.store import PartitionsFenced
 from worker import topology as topologies
 from worker.acknowledge import acknowledge, publish_missing
@@ -75,7 +76,8 @@ class PartitionLoop:
         self._table = LeaseTable(runtime.redis, worker_id, self._topology, ttl_s)
         retired = () if runtime.standing.former else topologies.former_partitions(runtime.standing.stored)
         self._stragglers = Stragglers(runtime.redis, retired, self._topology)
-        self._keeper = LeaseKeeper(self._table, runtime.standing, ttl_s, self.partitions, retired)
+        self._report = TroubleReport(runtime.redis, f"worker {worker_id}")
+        self._keeper = LeaseKeeper(self._table, runtime.standing, ttl_s, self.partitions, retired, report=self._report)
         self._queue = ClaimQueue(runtime.redis, worker_id, runtime.settings)
         self._desk = FlushDesk(runtime.redis, worker_id, runtime.settings.flush_timeout)
         self._owned: dict[PartitionId, _Owned] = {}
@@ -109,18 +111,30 @@ class PartitionLoop:
     def _turn_or_recover(self, stop: threading.Event) -> None:
         try:
             self._turn()
-            self._troubles = 0
+            if self._keeper.holds_its_share():
+                # Taking partitions over writes to the store: it can be written.
+                self._troubles = 0
+                self._report_waiting()
         except PartitionsFenced as fenced:
             logger.warning("fenced off partitions=%s", _names(fenced.partitions))
             self._drop(fenced.partitions)
         except (RedisError, StoreUnavailable, StoreForeign) as error:
             # Whatever it is (a failover, a full disk, a rule changed by mistake): an operator can end it, we wait.
             self._troubles += 1
+            self._report.meet(error)
             self._drop(self.partitions())
             self._keeper.nudge()
             pause = retry.delay(self._troubles, random.random(), cap_s=2.0)  # noqa: S311 - jitter, not a secret
             logger.warning("out of service for %.2f s: %s", pause, error)
             stop.wait(pause)
+
+    def _report_waiting(self) -> None:
+        """No trouble but that of the Sessions that wait for another try."""
+        failures = [error for owned in self._owned.values() for error in owned.lot.failures()]
+        if failures:
+            self._report.meet(failures[0], f"Sessions that wait: {len(failures)}; {failures[0]}")
+        else:
+            self._report.end()
 
     def _turn(self) -> None:
         """One round: leases, then either a batch or a wait for work."""
@@ -366,6 +380,7 @@ class PartitionLoop:
             if put_back:
                 self._release(self.partitions())
             reach(CrashPoint.BEFORE_LEAVING)
+            self._report.withdraw()
             self._table.leave()
         except RedisError as error:
             logger.warning("left without releasing; the leases run out by themselves: %s", error)

@@ -23,6 +23,7 @@ class _Parked:
         self.claims: deque[Claim] = deque()
         self.covered = 0
         self.attempts = 0
+        self.failure: FeedbackError | None = None
         self.due_s = 0.0
         self.request_id: str | None = None
         self.owner: LiveOwner | None = None
@@ -59,6 +60,10 @@ class ParkingLot:
     def size(self) -> int:
         """Bytes that they hold."""
         return sum(claim.size for parked in self._sessions.values() for claim in parked.claims)
+
+    def failures(self) -> list[FeedbackError]:
+        """Why the Sessions wait that were tried in vain, one failure each."""
+        return [parked.failure for parked in self._sessions.values() if parked.failure is not None]
 
     def admit(self, claim: Claim) -> bool:
         """Park a newly claimed command behind its Session's earlier ones; False when there are none."""
@@ -135,6 +140,7 @@ class ParkingLot:
         parked.flush, parked.owner, parked.due_s = None, None, now_s
         if parked.claims and parked.claims[0] is not first:
             parked.attempts = 0  # its first command got through, another one waits now
+            parked.failure = None
         given_up = self._defer(parked, undone[0][1], now_s) if undone else []
         if parked.claims:
             self._sessions[session_id] = parked
@@ -147,6 +153,7 @@ class ParkingLot:
             parked.owner, parked.due_s = error.owner, math.inf
             return []
         parked.attempts += 1
+        parked.failure = error
         if parked.attempts < self._max_attempts:
             parked.due_s = now_s + retry.delay(parked.attempts, self._jitter())
             return []
