@@ -91,6 +91,7 @@ class Catalog:
     def __init__(self, root: Path) -> None:
         self._root = str(root)
         self._projects: tuple[str, ...] = ()
+        self._root_file: tuple[int, int] | None = None
         self._root_mtime_ns = -1
         self._lock = Lock()
 
@@ -174,13 +175,23 @@ class Catalog:
                     raise LogFormatUnsupported(session_id, flat, "of the flat layout")
 
     def _known_projects(self, *, refresh: bool) -> tuple[str, ...]:
-        try:
-            mtime_ns = Path(self._root).stat().st_mtime_ns
-        except FileNotFoundError:
-            return ()
+        """The project directories. Raises OSError when the root held some and was taken away since.
+
+        A root that is missing from the beginning is one that no host has written to yet.
+        """
         with self._lock:
-            if refresh or mtime_ns != self._root_mtime_ns:
-                self._projects, self._root_mtime_ns = tuple(sorted(_directories(self._root))), mtime_ns
+            try:
+                status = os.stat(self._root)  # noqa: PTH116 - as in `source`
+            except FileNotFoundError:
+                if self._projects:
+                    raise
+                return ()
+            if refresh or status.st_mtime_ns != self._root_mtime_ns:
+                root, projects = (status.st_dev, status.st_ino), tuple(sorted(_directories(self._root)))
+                if self._projects and not projects and root != self._root_file:
+                    # Whoever believed this would tell everyone that their Sessions do not exist.
+                    raise OSError(errno.ENODEV, "another, empty directory in the root's place; is it mounted?")
+                self._projects, self._root_file, self._root_mtime_ns = projects, root, status.st_mtime_ns
             return self._projects
 
 

@@ -167,3 +167,34 @@ def test_an_unreadable_directory_is_retryable(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "open", fail)
     with pytest.raises(LogUnreadable, match="Too many"):
         logs.inspect(SESSION)
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty directory"])
+def test_a_root_that_is_taken_away_says_nothing_about_its_sessions(tmp_path: Path, left: str) -> None:
+    """A file system that is not mounted for a while: every Session is unreadable, none is unknown."""
+    root, away = tmp_path / "root", tmp_path / "away"
+    write(root, 1)
+    logs = SessionLogs(root)
+    view = seen(logs)
+    root.rename(away)
+    if left != "nothing":
+        root.mkdir()
+    for session_id in (SESSION, "never seen"):
+        with pytest.raises(LogUnreadable):
+            logs.make_durable(session_id)
+    if left != "nothing":
+        root.rmdir()
+    away.rename(root)
+    assert seen(logs).identity == view.identity
+    assert logs.inspect("never seen") is None
+
+
+def test_a_root_that_was_emptied_or_never_was_holds_no_session(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    logs = SessionLogs(root)
+    assert logs.inspect(SESSION) is None
+    write(root, 1)
+    assert logs.inspect(SESSION) is not None
+    for project in root.iterdir():
+        shutil.rmtree(project)
+    assert logs.inspect(SESSION) is None
