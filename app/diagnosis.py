@@ -15,6 +15,7 @@ from app.inspection import ServerFacts, open_server, read_ownership, read_server
 from feedback.client import FeedbackClient
 from feedback.errors import FeedbackError, QueueUnavailable
 from feedback.settings import Settings
+from feedback.troubles import read_troubles
 from persistence.session_log import SessionLogs
 from projections.topology import check_topology, read_deployment, read_topology
 
@@ -136,6 +137,14 @@ def _workers(settings: Settings) -> Iterator[Finding]:
         yield Finding("workers", f"{len(ownership.workers)} alive, every partition has an owner")
 
 
+def _troubles(settings: Settings) -> Iterator[Finding]:
+    """What workers and projectors met, which may see other disks than this process."""
+    with open_server(settings.redis_url) as redis:
+        for reporter, trouble in read_troubles(redis).items():
+            cure = "mend what it names; the process goes on by itself"
+            yield Finding("troubles", f"{reporter}: {trouble.code}: {trouble.message}", cure)
+
+
 def _projector(settings: Settings) -> Iterator[Finding]:
     with FeedbackClient.from_url(settings.redis_url) as client:
         # Any answer will do; that there is no such Session is the usual one.
@@ -159,5 +168,6 @@ _CHECKS = (
     _Check("Session logs", _log_root, "check --sessions and the rights of this user"),
     _Check("topology", _topology, "give every process the same server, store and settings", needs_server=True),
     _Check("workers", _workers, "make the server reachable first", needs_server=True),
+    _Check("troubles", _troubles, "make the server reachable first", needs_server=True),
     _Check("projector", _projector, "start one: feedback projector; if one runs, look into its log", needs_server=True),
 )

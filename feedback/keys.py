@@ -8,7 +8,7 @@
 | session of a worker | string: beat | the lease TTL |
 | wake of a worker | list | WAKE_TTL_S after the last push |
 | claimed | list of job ids | until finished; empty lists do not exist |
-| trials | hash: partition number -> job id that is tried alone, or "" | until an owner's claims are done; one per generation |
+| trials | hash: partition number -> job id tried alone, or "" | until an owner's claims are done; one per generation |
 | events | stream, entry id `<sequence>-0` | trimmed by length |
 | checkpoint | hash: partition -> sequence | for ever; one per generation |
 | list cache | hash: era, revision, body | CACHE_TTL_S after the last write |

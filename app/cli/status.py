@@ -1,20 +1,26 @@
-"""`feedback status`: owners, queues and the projection's lag."""
+"""`feedback status`: owners, queues, the projection's lag, and what is in the way of whom."""
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from contextlib import closing
 
 import msgspec
 from msgspec import Struct
+from redis import Redis
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from app.catalog import open_existing_store
 from app.cli.options import add_common, add_settings, client_settings
-from app.cli.output import console, printable, write_json
+from app.cli.output import console, moment, printable, write_json
 from app.endpoint import require_server
 from app.exits import ExitCode
 from app.inspection import Ownership, QueueLengths, ServerFacts, open_server, read_ownership, read_queues, read_server
-from feedback.partitions import PartitionId
+from feedback.calls import wall_clock_ms
+from feedback.errors import StoreForeign, StoreUnavailable
+from feedback.partitions import PartitionId, Topology
+from feedback.troubles import read_troubles
 from projections.lag import lag
 
 
@@ -37,6 +43,15 @@ class TopologyStatus(Struct, frozen=True, rename="camel"):
     max_note_bytes: int
 
 
+class TroubleLine(Struct, frozen=True):
+    """What is in the way of a process (`reporter`) since when (milliseconds): a failure's name and its sentence."""
+
+    reporter: str
+    code: str
+    message: str
+    since: int
+
+
 class SystemStatus(Struct, frozen=True, kw_only=True):
     """The `--json` document."""
 
@@ -48,6 +63,7 @@ class SystemStatus(Struct, frozen=True, kw_only=True):
     failed: int
     lag: int | None
     partitions: tuple[PartitionStatus, ...]
+    troubles: tuple[TroubleLine, ...]
 
 
 def configure(command: str, parser: ArgumentParser) -> None:
@@ -60,14 +76,19 @@ def run(arguments: Namespace) -> ExitCode:
     settings = client_settings(arguments)
     with open_server(require_server(settings, arguments.data)) as redis:
         server, ownership = read_server(redis), read_ownership(redis)
+        troubles = [
+            TroubleLine(reporter, trouble.code, trouble.message, trouble.since)
+            for reporter, trouble in read_troubles(redis).items()
+        ]
         queues: dict[PartitionId, QueueLengths] = {}
         lags: dict[PartitionId, int] = {}
         if ownership.topology is not None:
             queues = read_queues(redis, ownership.topology)
-            if store := open_existing_store(settings.sidecar_url):
-                with closing(store):
-                    lags = lag(redis, store, ownership.topology)
-    status = _status(server, ownership, queues, lags)
+            try:
+                lags = _lags(redis, settings.sidecar_url, ownership.topology)
+            except (StoreUnavailable, StoreForeign) as error:
+                troubles.append(TroubleLine("this command", error.code, str(error), wall_clock_ms()))
+    status = _status(server, ownership, queues, lags, troubles)
     if arguments.json:
         write_json(status)
     else:
@@ -75,11 +96,20 @@ def run(arguments: Namespace) -> ExitCode:
     return ExitCode.SUCCESS
 
 
+def _lags(redis: Redis, sidecar_url: str, topology: Topology) -> dict[PartitionId, int]:
+    store = open_existing_store(sidecar_url)
+    if store is None:
+        return {}
+    with closing(store):
+        return lag(redis, store, topology)
+
+
 def _status(
     server: ServerFacts,
     ownership: Ownership,
     queues: dict[PartitionId, QueueLengths],
     lags: dict[PartitionId, int],
+    troubles: Sequence[TroubleLine],
 ) -> SystemStatus:
     return SystemStatus(
         server=server,
@@ -100,6 +130,7 @@ def _status(
             )
             for partition, queue in queues.items()
         ),
+        troubles=tuple(troubles),
     )
 
 
@@ -109,6 +140,9 @@ def _print(status: SystemStatus) -> None:
     if server.append_only_fails:
         persistence += ", WRITING IT FAILS"
     out.print(f"server      {server.name} {server.version}, {persistence}, {server.used_memory / 2**20:.1f} MiB")
+    for trouble in status.troubles:
+        line = printable(f"{trouble.reporter}, since {moment(trouble.since)}: {trouble.code}: {trouble.message}")
+        out.print(Text.assemble("trouble     ", (line, "bold red")))
     if topology is None:
         out.print("topology    none yet: no worker has set this server up")
         return
