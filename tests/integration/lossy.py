@@ -132,7 +132,8 @@ class Lossy:
     def _serving(self) -> Iterator[None]:
         """A worker and a projector, each through its proxy; what one of them raised is raised at the end."""
         stop = threading.Event()
-        running: dict[str, Callable[[Settings, threading.Event], None]] = {
+        running: dict[str, Callable[[Settings, threading.Event], None]]
+        running = {
             "worker": run_worker,
             "projector": run_projector,
         }
