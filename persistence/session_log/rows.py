@@ -4,9 +4,9 @@ A row's payload is skipped over (checked to be JSON, not built) until someone as
 what the barrier needs of most rows is their `type` and `seq`.
 """
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from itertools import pairwise
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -38,20 +38,20 @@ class Row(NamedTuple):
         return document
 
 
-class _Envelope(msgspec.Struct, gc=False):
+class _Envelope(msgspec.Struct):
     """What the scan needs of a version 0 row; the other members are only checked to be JSON."""
 
     type: str
     seq: int
 
 
-class _RangedEnvelope(_Envelope, rename="camel", gc=False):
+class _RangedEnvelope(_Envelope, rename="camel"):
     """Version 1: references may come in ranges, whose form the codec checks."""
 
     source_event_seqs: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-class _ExactEnvelope(_RangedEnvelope, forbid_unknown_fields=True, kw_only=True, rename="camel", gc=False):
+class _ExactEnvelope(_RangedEnvelope, forbid_unknown_fields=True, kw_only=True, rename="camel"):
     """From version 2 on: no other members than these."""
 
     time: int
@@ -61,6 +61,9 @@ class _ExactEnvelope(_RangedEnvelope, forbid_unknown_fields=True, kw_only=True, 
 
 
 _AnyEnvelope: TypeAlias = _Envelope | _RangedEnvelope | _ExactEnvelope
+_decode_plain: Callable[[bytes], _AnyEnvelope] = msgspec.json.Decoder(_Envelope).decode
+_decode_ranged: Callable[[bytes], _AnyEnvelope] = msgspec.json.Decoder(_RangedEnvelope).decode
+_decode_exact: Callable[[bytes], _AnyEnvelope] = msgspec.json.Decoder(_ExactEnvelope).decode
 _UNDECODED = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
@@ -101,77 +104,40 @@ class RowScanner:
 
     def feed(self, chunk: bytes) -> list[Row]:
         """The rows that `chunk` completes. Raises Misshapen for a row past the cap."""
-        text = self._complete_lines(chunk)
-        if not text:
-            return []
-        if self.defect is None and len(text) <= self._max_row_bytes:
-            rows = self._take_at_once(text)
-            if rows is not None:
-                return rows
-        return self._take_one_by_one(text)
-
-    def _complete_lines(self, chunk: bytes) -> bytes:
-        """What was fed and not given yet, up to the last line's end."""
-        end = chunk.rfind(b"\n") + 1
-        rest = len(chunk) - end
-        if end == 0:
-            self._pieces.append(chunk)
-            self._piece_bytes += rest
-        else:
-            text = b"".join((*self._pieces, chunk[:end])) if self._pieces else chunk[:end]
-            self._pieces, self._piece_bytes = [chunk[end:]] if rest else [], rest
-        if self._piece_bytes > self._max_row_bytes:
-            raise Misshapen(f"row at seq {self.next_seq} is larger than {self._max_row_bytes} bytes")
-        return text if end else b""
-
-    def _take_at_once(self, text: bytes) -> list[Row] | None:
-        """All rows, when it is plain to see that they are good ones and follow one another; else None.
-
-        This is where a reading's time goes, so it asks few questions of many rows at a time. No row's JSON has a line
-        break between a closing and an opening brace (a comma would have to stand there), and none has one inside a
-        string: with one value per line break, each line is one value.
-        """
-        count = text.count(b"\n")
-        if not text.startswith(b"{") or not text.endswith(b"}\n") or text.count(b"}\n{") != count - 1:
-            return None
-        decoder, are_ordinary = _AT_ONCE[min(self._version, _FIRST_EXACT)]
-        try:
-            envelopes = decoder.decode_lines(text)
-        except _UNDECODED:
-            return None
-        first, kinds = self.next_seq, self._kinds
-        if [envelope.seq for envelope in envelopes] != list(range(first, first + count)) or not are_ordinary(envelopes):
-            return None
-        self.next_seq += count
-        self.accepted_bytes += len(text)
-        if kinds is not None and not any(kind in kinds for kind in {envelope.type for envelope in envelopes}):
-            return []
-        lines = text.split(b"\n")
-        return [
-            Row(envelope.type, envelope.seq, 1, line)
-            for envelope, line in zip(envelopes, lines, strict=False)
-            if kinds is None or envelope.type in kinds
-        ]
-
-    def _take_one_by_one(self, text: bytes) -> list[Row]:
-        """Each row for itself: the good ones by one decoding each, the others by a closer look."""
         rows: list[Row] = []
-        decoder, are_ordinary = _AT_ONCE[min(self._version, _FIRST_EXACT)]
-        for line in text.split(b"\n")[:-1]:
-            if self.defect is None and len(line) <= self._max_row_bytes:
+        decode, is_ordinary = _ORDINARY[min(self._version, _FIRST_EXACT)]
+        kinds, most_bytes = self._kinds, self._max_row_bytes
+        for line in self._complete_lines(chunk):
+            # This loop is where a reading's time goes: one decoding for a row that is plain to see a good one.
+            size = len(line)
+            if self.defect is None and size <= most_bytes:
                 try:
-                    envelope = decoder.decode(line)
+                    envelope = decode(line)
                 except _UNDECODED:
                     pass
                 else:
-                    if envelope.seq == self.next_seq and are_ordinary((envelope,)):
-                        self.next_seq += 1
-                        self.accepted_bytes += len(line) + 1
-                        if self._kinds is None or envelope.type in self._kinds:
-                            rows.append(Row(envelope.type, envelope.seq, 1, line))
+                    seq = envelope.seq
+                    if seq == self.next_seq and is_ordinary(envelope):
+                        self.next_seq = seq + 1
+                        self.accepted_bytes += size + 1
+                        if kinds is None or envelope.type in kinds:
+                            rows.append(Row(envelope.type, seq, 1, line))
                         continue
             self._look_closer(line, rows)
         return rows
+
+    def _complete_lines(self, chunk: bytes) -> list[bytes]:
+        first, *rest = chunk.split(b"\n")
+        self._pieces.append(first)
+        self._piece_bytes += len(first)
+        if self._piece_bytes > self._max_row_bytes:
+            raise Misshapen(f"row at seq {self.next_seq} is larger than {self._max_row_bytes} bytes")
+        if not rest:
+            return []
+        lines = [b"".join(self._pieces), *rest]
+        last = lines.pop()
+        self._pieces, self._piece_bytes = [last] if last else [], len(last)
+        return lines
 
     def _look_closer(self, line: bytes, rows: list[Row]) -> None:
         if len(line) > self._max_row_bytes:
@@ -213,42 +179,26 @@ def _may_matter(line: bytes) -> bool:
 
 
 # The fast decoders skip payloads, and refuse more than they should (lone surrogates, deep nesting), never less.
-# What is left to see of rows that they took: whether they are good ones without a closer look.
+# What is left to see of a row that they took: whether it is a good one without a closer look.
 
 
-def _are_plain(envelopes: Sequence[_AnyEnvelope]) -> bool:
-    return _PACKED.keys().isdisjoint({envelope.type for envelope in envelopes})
+def _is_plain(envelope: _AnyEnvelope) -> bool:
+    return envelope.type not in _PACKED
 
 
-def _are_ranged(envelopes: Sequence[_AnyEnvelope]) -> bool:
-    return _are_plain(envelopes) and all(
-        isinstance(envelope, _RangedEnvelope) and envelope.source_event_seqs is msgspec.UNSET for envelope in envelopes
+def _is_ranged(envelope: _AnyEnvelope) -> bool:
+    assert isinstance(envelope, _RangedEnvelope)
+    return envelope.type not in _PACKED and envelope.source_event_seqs is msgspec.UNSET
+
+
+def _is_exact(envelope: _AnyEnvelope) -> bool:
+    assert isinstance(envelope, _ExactEnvelope)
+    return (
+        envelope.ignorable and abs(envelope.time) <= jsontext.MAX_SAFE and envelope.source_event_seqs is msgspec.UNSET
     )
 
 
-def _are_exact(envelopes: Sequence[_AnyEnvelope]) -> bool:
-    return all(
-        isinstance(envelope, _ExactEnvelope)
-        and envelope.ignorable
-        and abs(envelope.time) <= jsontext.MAX_SAFE
-        and envelope.source_event_seqs is msgspec.UNSET
-        for envelope in envelopes
-    )
-
-
-class _EnvelopeDecoder(Protocol):
-    """Decodes one JSON value, or one per line."""
-
-    def decode(self, line: bytes, /) -> _AnyEnvelope: ...
-
-    def decode_lines(self, text: bytes, /) -> Sequence[_AnyEnvelope]: ...
-
-
-_AT_ONCE: Sequence[tuple[_EnvelopeDecoder, Callable[[Sequence[_AnyEnvelope]], bool]]] = (
-    (msgspec.json.Decoder(_Envelope), _are_plain),
-    (msgspec.json.Decoder(_RangedEnvelope), _are_ranged),
-    (msgspec.json.Decoder(_ExactEnvelope), _are_exact),
-)
+_ORDINARY = ((_decode_plain, _is_plain), (_decode_ranged, _is_ranged), (_decode_exact, _is_exact))
 """By format version, the last for all from there on."""
 
 
