@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 from msgspec import Struct
 from redis.exceptions import NoScriptError, RedisError
 
-from feedback.connection import is_passing
+from feedback.connection import is_passing, is_passing_reply
 from feedback.errors import QueueUnavailable
 from feedback.scripting import Script
 
@@ -54,8 +54,7 @@ class Caller:
             NoScriptError: the server does not know the script.
             QueueUnavailable: no answer in time, or a refusal that does not pass by itself.
         """
-        if not self.connected:
-            deadline = min(deadline, time.monotonic() + _FIRST_CONTACT_S)
+        first_contact = time.monotonic() + _FIRST_CONTACT_S
         delay = 0.01
         while True:
             try:
@@ -63,7 +62,10 @@ class Caller:
             except NoScriptError:
                 raise
             except RedisError as error:
-                if not is_passing(error) or time.monotonic() + delay > deadline:
+                # One that is loading its data, or has too many clients, is no wrong URL.
+                self.connected |= is_passing_reply(error)
+                give_up = deadline if self.connected else min(deadline, first_contact)
+                if not is_passing(error) or time.monotonic() + delay > give_up:
                     raise QueueUnavailable(f"Redis: {error}") from error
             else:
                 self.connected = True

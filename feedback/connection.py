@@ -12,7 +12,7 @@ from redis import asyncio as aio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelConnectionPool
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
@@ -116,6 +116,11 @@ def is_passing(error: RedisError) -> bool:
     """Whether waiting may help: the connection broke, or the server said so."""
     if isinstance(error, AuthenticationError):
         return False
-    # redis-py takes the codes that it knows (OOM, READONLY, ...) off the message.
+    return isinstance(error, RedisConnectionError | RedisTimeoutError) or is_passing_reply(error)
+
+
+def is_passing_reply(error: RedisError) -> bool:
+    """Whether the server itself said that it will be well again: it is there, at the address that was meant."""
+    # redis-py takes the codes that it knows (OOM, READONLY, ...) off the message, and the message off LOADING.
     said = f"{error.status_code} {error}"
-    return isinstance(error, RedisConnectionError | RedisTimeoutError) or any(word in said for word in PASSING_REPLIES)
+    return isinstance(error, BusyLoadingError) or any(word in said for word in PASSING_REPLIES)

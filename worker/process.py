@@ -107,7 +107,10 @@ def _patiently(begin: Callable[[], T], stop: threading.Event) -> T | None:
         try:
             return begin()
         except RedisError as error:
-            if not connection.is_passing(error) or time.monotonic() > give_up:
+            if not connection.is_passing(error):
+                raise
+            # One that is loading its data is at the right URL, and takes as long as it takes.
+            if time.monotonic() > give_up and not connection.is_passing_reply(error):
                 raise
             if stop.wait(0.1):
                 return None
