@@ -1,0 +1,133 @@
+"""Disks fill up, fail and come back under load: whoever has trouble says so, heals by itself, and loses nothing."""
+
+import errno
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from feedback.settings import Settings
+from tests.acceptance.ailing import SESSIONS, SICK, Ailing, ailing
+from tests.faulty_disk import FaultyDisk, SmallDisk
+from tests.harness import settings_for, wait_until
+
+pytestmark = [pytest.mark.server, pytest.mark.process]
+
+WELL = tuple(session_id for session_id in SESSIONS if session_id != SICK)
+STORE = "sidecar.sqlite3"
+
+
+def settings_of(url: str, home: Path, **more: object) -> Settings:
+    usual: dict[str, object] = {"lease_ttl": 1.0, "max_attempts": 1000, "event_retention": 1_000_000}
+    return settings_for(url, home, **usual | more)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> FaultyDisk:
+    return FaultyDisk(tmp_path)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[SmallDisk]:
+    disk = SmallDisk(tmp_path / "small", 4 * 2**20)
+    yield disk
+    disk.unmount()
+
+
+@pytest.fixture
+def system(valkey_url: str, redis_client: Redis, disk: FaultyDisk, tmp_path: Path) -> Iterator[Ailing]:
+    with ailing(redis_client, settings_of(valkey_url, tmp_path), tmp_path, disk.variables) as system:
+        yield system
+
+
+def begin_its_log_anew(store: sqlite3.Connection) -> None:
+    """Bring everything into the main file; then every connection reads anew what it had in its page cache."""
+    wait_until(lambda: store.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0, "nobody is in the way")
+
+
+class TestStore:
+    @pytest.mark.parametrize(
+        ("calls", "error", "words"),
+        [
+            ("sync", errno.EIO, "Input/output error"),
+            ("write", errno.EIO, "I/O error"),
+            ("open write", errno.EROFS, "Read-only file system"),
+            ("write", errno.ENOSPC, "no space left"),
+        ],
+    )
+    def test_that_cannot_be_written(self, system: Ailing, disk: FaultyDisk, calls: str, error: int, words: str) -> None:
+        """By an error at every write or sync. Commands wait."""
+        disk.fails(calls, error, STORE)
+        system.is_in_trouble("StoreUnavailable", words)
+        disk.works()
+        system.heals()
+
+    def test_that_cannot_be_read(self, system: Ailing, disk: FaultyDisk, tmp_path: Path) -> None:
+        """Neither by the worker nor by the projector, once it is not what they remember of it any more."""
+        disk.fails("read", errno.EIO, STORE)
+        with closing(sqlite3.connect(tmp_path / STORE, isolation_level=None)) as other:
+            begin_its_log_anew(other)
+        system.is_in_trouble("StoreUnavailable", "I/O error", "worker projector")
+        disk.works()
+        system.heals()
+
+    def test_on_a_disk_that_is_full(
+        self, valkey_url: str, redis_client: Redis, small: SmallDisk, tmp_path: Path
+    ) -> None:
+        """Really full, so that a write ends in its middle."""
+        settings = settings_of(valkey_url, tmp_path, sidecar_url=f"sqlite:///{small.path / STORE}")
+        with ailing(redis_client, settings, tmp_path, {}) as system:
+            small.fill()
+            system.is_in_trouble("StoreUnavailable", "no space left")
+            small.make_room()
+            system.heals()
+
+    def test_that_is_locked(self, system: Ailing, tmp_path: Path) -> None:
+        """By a program that holds it for longer than anybody waits."""
+        with closing(sqlite3.connect(tmp_path / STORE, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            system.is_in_trouble("StoreUnavailable", "locked by another process for too long")
+            other.execute("ROLLBACK")
+        system.heals()
+
+    def test_that_is_damaged(self, system: Ailing, tmp_path: Path) -> None:
+        """All its pages but the first, in place; an operator puts them back."""
+        path = tmp_path / STORE
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            begin_its_log_anew(other)
+            other.execute("BEGIN IMMEDIATE")
+            content = path.read_bytes()
+            with path.open("r+b") as file:
+                file.seek(4096)
+                file.write(b"\xa5" * (len(content) - 4096))
+            other.execute("ROLLBACK")
+        system.is_in_trouble("StoreUnavailable", "corrupt", "worker projector")
+        with path.open("r+b") as file:
+            file.seek(4096)
+            file.write(content[4096:])
+        system.heals()
+
+
+class TestSessionLog:
+    @pytest.mark.parametrize("call", ["sync", "read"])
+    def test_that_fails_holds_up_its_own_session_only(self, system: Ailing, disk: FaultyDisk, call: str) -> None:
+        disk.fails(call, errno.EIO, f"/{SICK}/")
+        # What is read and synced already needs neither: let it grow.
+        system.grow(SICK)
+        system.is_in_trouble("LogUnreadable", "Input/output error")
+        waiting = len(system.tickets[SICK])
+        system.serves(*WELL)
+        assert len(system.tickets[SICK]) > waiting
+        disk.works()
+        system.heals()
+
+    def test_whose_root_is_taken_away_answers_for_none(self, system: Ailing, tmp_path: Path) -> None:
+        """As if it were not mounted: no caller is told that a Session does not exist."""
+        root, away = tmp_path / "sessions", tmp_path / "away"
+        root.rename(away)
+        system.is_in_trouble("LogUnreadable", "Sessions that wait")
+        away.rename(root)
+        system.heals()

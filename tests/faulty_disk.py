@@ -1,0 +1,65 @@
+"""A disk that fails under running processes, and comes back: see `faulty_disk.c`."""
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+_SOURCE = Path(__file__).with_name("faulty_disk.c")
+
+
+class FaultyDisk:
+    """Processes started with these `variables` meet the errors that are told here, until it `works` again."""
+
+    def __init__(self, home: Path) -> None:
+        """Builds the library in `home`; skips the test where there is no C compiler."""
+        compiler = shutil.which("cc") or shutil.which("gcc")
+        if compiler is None:
+            pytest.skip("no C compiler: calls to the disk cannot be made to fail here")
+        self._rules = home / "rules"
+        library = home / "faulty_disk.so"
+        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, _SOURCE, "-ldl"], check=True)
+        self.variables: Mapping[str, str] = {"LD_PRELOAD": str(library), "FAULTY_DISK": str(self._rules)}
+
+    def fails(self, calls: str, error: int, part: str) -> None:
+        """From now on these calls (a word or more of `open`, `read`, `write`, `sync`) fail on paths with this part."""
+        text = "".join(f"{call} {error} {part}\n" for call in calls.split())
+        fresh = self._rules.with_suffix(".new")
+        fresh.write_text(text)
+        fresh.replace(self._rules)
+
+    def works(self) -> None:
+        """From now on nothing fails."""
+        self._rules.unlink(missing_ok=True)
+
+
+class SmallDisk:
+    """A file system of its own, of so many bytes, that can be filled up."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        """Skips the test where nothing may be mounted."""
+        self.path = path
+        path.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", str(path)]
+        if shutil.which("mount") is None or subprocess.run(command, check=False, capture_output=True).returncode != 0:
+            pytest.skip("no right to mount a small file system")
+
+    def fill(self) -> None:
+        """Leave no room at all."""
+        with (self.path / "ballast").open("ab", buffering=0) as ballast:
+            try:
+                while ballast.write(bytes(4096)):
+                    pass
+            except OSError as error:
+                assert error.errno == errno.ENOSPC, error
+
+    def make_room(self) -> None:
+        (self.path / "ballast").unlink()
+
+    def unmount(self) -> None:
+        """What still uses it keeps it until it ends."""
+        subprocess.run(["umount", "--lazy", os.fspath(self.path)], check=True)
