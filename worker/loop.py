@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from redis.exceptions import RedisError
 
 from feedback import keys
-from feedback.calls import wall_clock_ms
 from feedback.connection import BLOCK_S
 from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import FeedbackError, StoreForeign, StoreUnavailable
@@ -71,6 +70,7 @@ class PartitionLoop:
         self._standing = runtime.standing
         self._topology = runtime.standing.served
         self._settings = runtime.settings
+        self._clock_ms = runtime.clock_ms
         self._worker_id = worker_id
         ttl_s = runtime.settings.lease_ttl
         self._table = LeaseTable(runtime.redis, worker_id, self._topology, ttl_s)
@@ -294,7 +294,9 @@ class PartitionLoop:
         now = time.monotonic()
         if now >= self._prune_at:
             self._prune_at = now + _PRUNE_EVERY_S
-            expired_before = wall_clock_ms() - 1000 * self._settings.command_retention
+            # A clock that is far ahead would forget commands that can still be delivered: the earlier of two counts.
+            seconds, _ = self._redis.execute_command("TIME")
+            expired_before = min(self._clock_ms(), 1000 * seconds) - 1000 * self._settings.command_retention
             if self._store.prune(expired_before=expired_before, limit=_PRUNE_LIMIT) == _PRUNE_LIMIT:
                 self._prune_at = now + 1
 

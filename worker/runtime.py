@@ -27,6 +27,7 @@ class Runtime(Struct, frozen=True):
     store: SidecarStore
     standing: Standing
     engine: Engine
+    clock_ms: Callable[[], int]
 
 
 @contextlib.contextmanager
@@ -48,4 +49,4 @@ def open_runtime(settings: Settings, redis: Redis, *, clock_ms: Callable[[], int
             clock_ms=clock_ms,
             new_version=lambda: str(uuid4()),
         )
-        yield Runtime(settings, redis, store, topologies.establish(redis, store, settings), engine)
+        yield Runtime(settings, redis, store, topologies.establish(redis, store, settings), engine, clock_ms)
