@@ -12,6 +12,7 @@ from redis import asyncio as aio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelConnectionPool
 from redis.backoff import NoBackoff
+from redis.driver_info import DriverInfo
 from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -39,6 +40,11 @@ PASSING_REPLIES = (
 )
 
 
+# Otherwise redis-py reads its version from a file for each connection, and fails with that when there are no
+# file descriptors left.
+_DRIVER = DriverInfo()
+
+
 def connect(url: str, *, timeout_s: float = SOCKET_TIMEOUT_S) -> Redis:
     """A client for `redis://`, `rediss://` or `unix://`, without hidden retries. Nothing is sent yet.
 
@@ -53,6 +59,7 @@ def connect(url: str, *, timeout_s: float = SOCKET_TIMEOUT_S) -> Redis:
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
             socket_keepalive=True,
+            driver_info=_DRIVER,
             retry=Retry(NoBackoff(), 0),
         )
     except ValueError as error:
@@ -67,6 +74,7 @@ def connect_async(url: str) -> aio.Redis:
             socket_timeout=SOCKET_TIMEOUT_S,
             socket_connect_timeout=SOCKET_TIMEOUT_S,
             socket_keepalive=True,
+            driver_info=_DRIVER,
             retry=AsyncRetry(NoBackoff(), 0),
         )
     except ValueError as error:
@@ -109,6 +117,8 @@ def _kwargs_like(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     # A pool adds its own run-time state to the kwargs it was given; that must not be shared.
     run_time = ("maint_notifications", "orig_", "himport_registry", "retry")
     portable = {name: value for name, value in kwargs.items() if not name.startswith(run_time)}
+    if "lib_name" not in portable and "lib_version" not in portable:
+        portable.setdefault("driver_info", _DRIVER)
     return portable | {"decode_responses": False, "socket_timeout": SOCKET_TIMEOUT_S}
 
 

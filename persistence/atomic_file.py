@@ -7,6 +7,7 @@ after a failed fsync of the directory, when either file may be there after a pow
 
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -16,7 +17,7 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     try:
         temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        _discard(temporary)
         raise
     fsync_directory(path.parent)
 
@@ -28,7 +29,7 @@ def publish_file(path: Path, data: bytes, *, mode: int = 0o600) -> None:
         path.hardlink_to(temporary)
         fsync_directory(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        _discard(temporary)
 
 
 def make_directories(path: Path, *, mode: int = 0o700) -> None:
@@ -66,6 +67,12 @@ def _write_temporary(path: Path, data: bytes, mode: int) -> Path:
         finally:
             os.close(descriptor)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        _discard(temporary)
         raise
     return temporary
+
+
+def _discard(temporary: Path) -> None:
+    """What cannot be removed stays, and does no harm; the caller's error, or success, counts."""
+    with suppress(OSError):
+        temporary.unlink(missing_ok=True)

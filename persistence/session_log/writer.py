@@ -70,6 +70,8 @@ class LogWriter:
         self._descriptor: int | None = None
         self._lock: int | None = None
         self._broken = False
+        self._undo_to: int | None = None
+        """The size that the file has to be cut to: what lies behind it belongs to a batch that failed."""
         with _typed(self.session_id, self._location):
             existing = self._catalog.find(session_id)
             if existing is not None:
@@ -85,7 +87,7 @@ class LogWriter:
 
         An event has `type`, `data`, and what else its type needs (see `events`); `time` is
         now (milliseconds) when it has none. Raises LogUnreadable when the batch could not be
-        written: then the log is as it was before.
+        written: then the log is as it was before, or is made so before the next one.
         """
         rows = [_row(event, self.next_seq + at) for at, event in enumerate(events)]
         if not rows:
@@ -123,8 +125,13 @@ class LogWriter:
             self._lock = lock.acquire(self.session_id, self.path.parent)
         if self._catalog.find(self.session_id) is not None:
             raise LogAmbiguous(self.session_id, str(self.path), "another writer made a log meanwhile")
-        self._broken = True  # a publication that fails half-way may still show after a power cut
-        publish_file(self.path, self._contained(self._header) + self._contained(batch))
+        self._broken = True
+        try:
+            publish_file(self.path, self._contained(self._header) + self._contained(batch))
+        except OSError:
+            # One that has its name already may still show after a power cut; without it the next append is the first.
+            self._broken = _may_lie_at(self.path)
+            raise
         self._broken = False
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
 
@@ -158,8 +165,13 @@ class LogWriter:
                 self._extend(descriptor, self._contained(b"".join(row.line + b"\n" for row in recovered)))
 
     def _extend(self, descriptor: int, data: bytes) -> None:
-        """Appends, or leaves the file as it was. When even that fails, the writer is done for."""
+        """Appends, or leaves the file as it was. When even that fails, it is tried again before the next append."""
         self._check_usable()
+        if self._undo_to is not None:
+            # All before it was synced when it was written, so nothing depends on what failed to be.
+            os.ftruncate(descriptor, self._undo_to)
+            os.fsync(descriptor)
+            self._undo_to = None
         size = os.fstat(descriptor).st_size
         try:
             os.lseek(descriptor, size, os.SEEK_SET)
@@ -170,7 +182,7 @@ class LogWriter:
                 os.ftruncate(descriptor, size)
                 os.fsync(descriptor)
             except OSError as rollback:
-                self._broken = True
+                self._undo_to = size
                 raise LogUnreadable(
                     self.session_id, str(self.path), f"append failed ({error}), and so did taking it back ({rollback})"
                 ) from BaseExceptionGroup("append and rollback", [error, rollback])
@@ -186,6 +198,16 @@ class LogWriter:
     def _check_usable(self) -> None:
         if self._broken:
             raise LogUnreadable(self.session_id, str(self.path), "this writer is closed or lost track of its file")
+
+
+def _may_lie_at(path: Path) -> bool:
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _row(event: Mapping[str, object], seq: int) -> dict[str, object]:

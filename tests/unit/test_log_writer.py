@@ -17,7 +17,7 @@ from feedback.model import SessionIdentity
 from persistence.session_log import LogWriter, SessionLogs, events
 from persistence.session_log.events import Event
 from tests.conformance.log_corpus import FIXTURES, needs_fixtures
-from tests.unit.log_examples import CREATED_AT, CWD, SESSION, Compression, frame, open_turn, turn, write, writer
+from tests.unit.log_examples import CREATED_AT, CWD, SESSION, Compression, frame, open_turn, seen, turn, write, writer
 
 BOTH = pytest.mark.parametrize("compression", ["zstd", "none"])
 
@@ -165,27 +165,47 @@ def test_an_append_that_fails_half_way_is_taken_back(tmp_path: Path, compression
     assert list(view.message_ids) == ["a1", "a2"]
 
 
-def test_a_publication_that_fails_leaves_no_log(tmp_path: Path) -> None:
-    with writer(tmp_path) as log, _files_no_larger_than(50), pytest.raises(LogUnreadable):
-        log.append(turn(1))
-    assert [path.name for path in log.path.parent.iterdir()] == ["session.lock"]
-    assert write(tmp_path, 1).exists()
-
-
-def test_an_append_that_cannot_be_taken_back_ends_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Append and rollback both failed: nobody knows what the file ends with, so nothing more is written."""
-
-    def fail(descriptor: int) -> None:
-        raise OSError(5, "Input/output error")
-
+def test_a_publication_that_fails_leaves_no_log_and_may_be_repeated(tmp_path: Path) -> None:
     with writer(tmp_path) as log:
+        with _files_no_larger_than(50), pytest.raises(LogUnreadable):
+            log.append(turn(1))
+        assert [path.name for path in log.path.parent.iterdir()] == ["session.lock"]
+        assert log.append(turn(1)) == range(6)
+    assert seen(SessionLogs(tmp_path)).events == 6
+
+
+def no_sync(descriptor: int) -> None:
+    raise OSError(5, "Input/output error")
+
+
+def test_a_publication_whose_name_may_show_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory could not be synced: a second first batch could meet the one that is there."""
+    with writer(tmp_path) as log:
+        log.path.parent.mkdir(parents=True)
+        with monkeypatch.context() as patch:
+            patch.setattr("persistence.atomic_file.fsync_directory", no_sync)
+            with pytest.raises(LogUnreadable, match="Input/output error"):
+                log.append(turn(1))
+        with pytest.raises(LogUnreadable, match="lost track"):
+            log.append(turn(1))
+
+
+@BOTH
+def test_an_append_that_cannot_be_taken_back_is_taken_back_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: Compression
+) -> None:
+    """Append and rollback both failed: nothing more is written before the file ends where it did."""
+    with writer(tmp_path, compression) as log:
         log.append(turn(1))
         with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", fail)
+            patch.setattr(os, "fsync", no_sync)
             with pytest.raises(LogUnreadable, match="taking it back"):
                 log.append(turn(2))
-        with pytest.raises(LogUnreadable, match="lost track"):
-            log.append(turn(2))
+            with pytest.raises(LogUnreadable, match="Input/output error"):
+                log.append(turn(2))
+        assert log.append(turn(3)) == range(6, 12)
+    view = seen(SessionLogs(tmp_path))
+    assert (view.events, list(view.message_ids)) == (12, ["a1", "a3"])
 
 
 @BOTH
