@@ -2,7 +2,11 @@
 
    FAULTY_DISK names a file of rules, one a line: a call (`open`, `read`, `write`, `sync`), an error number, and a part
    of the paths that are meant. It is read at every call, so that a disk may fail and come back under a running
-   process. Only opening for writing counts as `open`. */
+   process. Only opening for writing counts as `open`. Special error numbers:
+
+   EINTR   meets every second call, as signals would;
+   -1      reads and writes half of what is asked for;
+   1000+n  cuts the power at the nth such call: the file system loses what it has not synced yet, and is gone. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -12,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -34,34 +39,54 @@ static int fault(const char *call, const char *path) {
   return 0;
 }
 
+#define HALF -1
+#define POWER_CUT 1000
+#define FS_IOC_GOINGDOWN _IOR('X', 125, unsigned)
+
 static int fault_of(const char *call, int descriptor) {
+  static unsigned calls;
   char link[64], path[4096];
   int before = errno;
   snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
   long length = syscall(SYS_readlinkat, AT_FDCWD, link, path, sizeof path - 1);
   path[length > 0 ? length : 0] = 0;
   int error = fault(call, path);
-  errno = error ? error : before;
+  if (error) calls++;
+  if (error == EINTR && calls % 2) error = 0;
+  if (error > POWER_CUT) {
+    unsigned without_flushing = 2;
+    if (calls == error - POWER_CUT) syscall(SYS_ioctl, descriptor, FS_IOC_GOINGDOWN, &without_flushing);
+    error = 0;
+  }
+  errno = error > 0 ? error : before;
   return error;
 }
 
 #define NEXT(type, name) ((type)dlsym(RTLD_NEXT, name))
 
-#define ON_DESCRIPTOR(call, result, name, parameters, arguments)        \
-  result name parameters {                                             \
-    static result(*next) parameters;                                   \
-    if (!next) next = NEXT(result(*) parameters, #name);               \
-    return fault_of(call, descriptor) ? -1 : next arguments;           \
+#define ON_DESCRIPTOR(call, result, name, parameters, arguments)       \
+  result name parameters {                                            \
+    static result(*next) parameters;                                  \
+    if (!next) next = NEXT(result(*) parameters, #name);              \
+    return fault_of(call, descriptor) > 0 ? -1 : next arguments;      \
+  }
+
+#define ON_BYTES(call, name, parameters, arguments)                    \
+  ssize_t name parameters {                                           \
+    static ssize_t (*next) parameters;                                \
+    int error = fault_of(call, descriptor);                           \
+    if (!next) next = NEXT(ssize_t(*) parameters, #name);             \
+    if (error == HALF) size = (size + 1) / 2;                         \
+    return error > 0 ? -1 : next arguments;                           \
   }
 
 ON_DESCRIPTOR("sync", int, fsync, (int descriptor), (descriptor))
 ON_DESCRIPTOR("sync", int, fdatasync, (int descriptor), (descriptor))
-ON_DESCRIPTOR("read", ssize_t, read, (int descriptor, void *to, size_t size), (descriptor, to, size))
-ON_DESCRIPTOR("read", ssize_t, pread64, (int descriptor, void *to, size_t size, off64_t at), (descriptor, to, size, at))
-ON_DESCRIPTOR("write", ssize_t, write, (int descriptor, const void *from, size_t size), (descriptor, from, size))
-ON_DESCRIPTOR("write", ssize_t, pwrite64, (int descriptor, const void *from, size_t size, off64_t at),
-              (descriptor, from, size, at))
-ON_DESCRIPTOR("write", int, ftruncate64, (int descriptor, off64_t size), (descriptor, size))
+ON_DESCRIPTOR("write", int, ftruncate64, (int descriptor, off64_t length), (descriptor, length))
+ON_BYTES("read", read, (int descriptor, void *to, size_t size), (descriptor, to, size))
+ON_BYTES("read", pread64, (int descriptor, void *to, size_t size, off64_t at), (descriptor, to, size, at))
+ON_BYTES("write", write, (int descriptor, const void *from, size_t size), (descriptor, from, size))
+ON_BYTES("write", pwrite64, (int descriptor, const void *from, size_t size, off64_t at), (descriptor, from, size, at))
 
 int open64(const char *path, int flags, ...) {
   static int (*next)(const char *, int, ...);
@@ -71,7 +96,7 @@ int open64(const char *path, int flags, ...) {
   va_end(more);
   if (!next) next = NEXT(int (*)(const char *, int, ...), "open64");
   int error = flags & (O_WRONLY | O_RDWR | O_CREAT) ? fault("open", path) : 0;
-  if (!error) return next(path, flags, mode);
+  if (error <= 0) return next(path, flags, mode);
   errno = error;
   return -1;
 }

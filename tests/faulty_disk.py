@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 
+HALF = -1
+"""Instead of an error number: reads and writes do half of what is asked."""
+POWER_CUT = 1000
+"""With n added to it, instead of an error number: the power is cut at the nth such call."""
+
 _SOURCE = Path(__file__).with_name("faulty_disk.c")
 
 
@@ -25,9 +30,9 @@ class FaultyDisk:
         subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, _SOURCE, "-ldl"], check=True)
         self.variables: Mapping[str, str] = {"LD_PRELOAD": str(library), "FAULTY_DISK": str(self._rules)}
 
-    def fails(self, calls: str, error: int, part: str) -> None:
-        """From now on these calls (a word or more of `open`, `read`, `write`, `sync`) fail on paths with this part."""
-        text = "".join(f"{call} {error} {part}\n" for call in calls.split())
+    def fails(self, calls: str, error: int, *parts: str) -> None:
+        """From now on calls (words of `open`, `read`, `write`, `sync`) fail on paths with one of these parts."""
+        text = "".join(f"{call} {error} {part}\n" for call in calls.split() for part in parts)
         fresh = self._rules.with_suffix(".new")
         fresh.write_text(text)
         fresh.replace(self._rules)
@@ -63,3 +68,27 @@ class SmallDisk:
     def unmount(self) -> None:
         """What still uses it keeps it until it ends."""
         subprocess.run(["umount", "--lazy", os.fspath(self.path)], check=True)
+
+
+class MortalDisk:
+    """A file system whose power can be cut: what was not synced is lost then, as on a machine."""
+
+    def __init__(self, home: Path) -> None:
+        """Skips the test where none can be made or mounted."""
+        self.path, self._image = home / "mortal", home / "image"
+        self.path.mkdir()
+        with self._image.open("wb") as image:
+            image.truncate(16 * 2**20)
+        if shutil.which("mkfs.ext4") is None:
+            pytest.skip("no mkfs.ext4")
+        subprocess.run(["mkfs.ext4", "-q", "-F", self._image], check=True)
+        if not self.mount():
+            pytest.skip("no right to mount a loop device")
+
+    def mount(self) -> bool:
+        """Bring it back after a power cut, or for the first time."""
+        command = ["mount", "-o", "loop", self._image, self.path]
+        return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+    def unmount(self) -> None:
+        subprocess.run(["umount", self.path], check=True)

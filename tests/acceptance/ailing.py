@@ -41,7 +41,7 @@ class Ailing:
         self.redis = redis
         self.settings = settings
         self.client = client
-        self._running = running
+        self.running = running
         self._stop = threading.Event()
         self._load: list[Future[None]] = []
         self.tickets: dict[str, list[Ticket]] = defaultdict(list)
@@ -94,7 +94,7 @@ class Ailing:
         wait_until(lambda: not read_troubles(self.redis), "nobody has trouble")
         self.stop()
         answers = {s: [ticket.result(timeout=30) for ticket in tickets] for s, tickets in self.tickets.items()}
-        assert all(process.poll() is None for process in self._running.values()), "nothing had to be started anew"
+        assert all(process.poll() is None for process in self.running.values()), "nothing had to be started anew"
         command_ids = [ticket.command_id for tickets in self.tickets.values() for ticket in tickets]
         assert_sound(self.redis, self.settings, command_ids)
         with closing(open_store(self.settings.sidecar_url)) as store:

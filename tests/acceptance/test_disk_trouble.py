@@ -1,6 +1,7 @@
 """Disks fill up, fail and come back under load: whoever has trouble says so, heals by itself, and loses nothing."""
 
 import errno
+import resource
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,10 +10,15 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from feedback import LiveSessions, LogUnreadable, Put, SessionIdentity, keys
 from feedback.settings import Settings
+from persistence.session_log import LogWriter
+from persistence.session_log.events import exchange
 from tests.acceptance.ailing import SESSIONS, SICK, Ailing, ailing
-from tests.faulty_disk import FaultyDisk, SmallDisk
-from tests.harness import settings_for, wait_until
+from tests.acceptance.command_line import feedback
+from tests.faulty_disk import HALF, FaultyDisk, SmallDisk
+from tests.harness import CREATED_AT, settings_for, wait_until
+from tests.integration.rq_jobs import partition_of
 
 pytestmark = [pytest.mark.server, pytest.mark.process]
 
@@ -111,6 +117,18 @@ class TestStore:
         system.heals()
 
 
+@pytest.mark.parametrize("error", [HALF, errno.EINTR])
+def test_calls_that_do_half_of_what_they_should_or_are_interrupted_are_no_trouble(
+    system: Ailing, disk: FaultyDisk, error: int
+) -> None:
+    disk.fails("read write", error, STORE, "/sessions/")
+    for session_id in SESSIONS:
+        system.grow(session_id)
+    system.serves(*SESSIONS)
+    assert system.troubles("") == []
+    system.heals()
+
+
 class TestSessionLog:
     @pytest.mark.parametrize("call", ["sync", "read"])
     def test_that_fails_holds_up_its_own_session_only(self, system: Ailing, disk: FaultyDisk, call: str) -> None:
@@ -131,3 +149,62 @@ class TestSessionLog:
         system.is_in_trouble("LogUnreadable", "Sessions that wait")
         away.rename(root)
         system.heals()
+
+    def test_that_cannot_be_opened_for_want_of_descriptors(self, system: Ailing) -> None:
+        """The worker may open nothing more for a while."""
+        worker = system.running["worker"].pid
+        assert worker is not None
+        usual = resource.prlimit(worker, resource.RLIMIT_NOFILE)
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, (3, usual[1]))
+        system.grow(SICK)
+        system.is_in_trouble("LogUnreadable", "Too many open files")
+        system.serves(*WELL)
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, usual)
+        system.heals()
+
+    def test_that_fails_for_too_long_fails_its_commands_visibly(
+        self, valkey_url: str, redis_client: Redis, disk: FaultyDisk, tmp_path: Path
+    ) -> None:
+        """One by one, after so many tries; when the disk is back they can be retried, all at once."""
+        settings = settings_of(valkey_url, tmp_path, max_attempts=2)
+        with ailing(redis_client, settings, tmp_path, disk.variables) as system:
+            disk.fails("read", errno.EIO, f"/{SICK}/")
+            system.grow(SICK)
+            registry = keys.failed_registry(partition_of(settings, SICK))
+            wait_until(lambda: redis_client.zcard(registry) > 3, "commands are given up")
+            failed: list[bytes] = redis_client.zrange(registry, 0, 0)  # type: ignore[assignment]  # redis-py types both its clients as one
+            with pytest.raises(LogUnreadable):
+                system.client.result_of(failed[0].decode())
+            system.serves(*WELL)
+            disk.works()
+            system.serves(SICK)
+            answer = feedback("dlq", "retry", "--all", env={"FEEDBACK_REDIS_URL": valkey_url})
+            assert answer.code == 0, answer
+            wait_until(lambda: not redis_client.exists(registry), "none is left")
+            system.heals()
+
+    def test_whose_owner_cannot_write_it_waits_for_its_owner(
+        self, valkey_url: str, redis_client: Redis, small: SmallDisk, tmp_path: Path
+    ) -> None:
+        """The hosts' disk is full, so that a live Session is not flushed; logs that are complete are served."""
+        settings = settings_of(valkey_url, tmp_path, sessions=str(small.path))
+        with (
+            ailing(redis_client, settings, tmp_path, {}) as system,
+            LogWriter(small.path, "live", created_at=CREATED_AT, cwd="/w") as log,
+            LiveSessions.from_url(valkey_url) as live,
+        ):
+
+            def flush() -> int:
+                if log.next_seq == 0:
+                    log.append(exchange(1, "Please?", "Here." * 1000, user_id="u1", assistant_id="m1"))
+                return log.next_seq
+
+            with live.register("live", SessionIdentity(created_at=CREATED_AT, cwd="/w"), flush):
+                small.fill()
+                ticket = system.client.submit(Put("live", "m1", "positive"))
+                system.tickets["live"].append(ticket)
+                system.is_in_trouble("FlushFailed", "No space left")
+                system.serves(*SESSIONS)
+                small.make_room()
+                assert ticket.result().ok
+                system.heals()
