@@ -1,0 +1,89 @@
+"""The power is cut at every sync, one after the other: what was acknowledged is there afterwards (FAULTS, S5)."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from persistence.session_log import SessionLogs
+from persistence.sidecar import SqliteStore
+from tests.conformance.sidecar_engines import message_ids
+from tests.faulty_disk import POWER_CUT, FaultyDisk, MortalDisk
+from tests.integration.sidecar_children import child, rate
+
+pytestmark = pytest.mark.process
+
+STORE = """
+import sys
+from pathlib import Path
+from persistence.sidecar import SqliteStore, sqlite
+from tests.integration.sidecar_children import rate
+sqlite._CHECKPOINT_PAGES = 10
+store = SqliteStore(Path(sys.argv[1]))
+for done in range(4):
+    rate(store, f"m{done}", after=done)
+    print(done, flush=True)
+store.close()
+print("closed", flush=True)
+"""
+LOG = """
+import sys
+from pathlib import Path
+from persistence.session_log import LogWriter
+from persistence.session_log.events import exchange
+with LogWriter(Path(sys.argv[1]), "s", created_at=1, cwd="/w") as log:
+    for done in range(4):
+        log.append(exchange(done + 1, "Please?", "Here.", user_id=f"u{done}", assistant_id=f"m{done}"))
+        print(done, flush=True)
+print("closed", flush=True)
+"""
+
+
+def every(last: int) -> list[object]:
+    """All syncs up to this one, every other of them in everyday runs."""
+    return [pytest.param(nth, marks=[pytest.mark.chaos] if nth % 2 else []) for nth in range(1, last + 1)]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[MortalDisk]:
+    disk = MortalDisk(tmp_path)
+    yield disk
+    disk.unmount()
+
+
+def run_until_cut(script: str, disk: MortalDisk, path: Path, nth: int) -> list[str]:
+    """Run the script on a disk that dies at the nth sync; what it printed. The disk is back afterwards."""
+    faults = FaultyDisk(disk.path.parent)
+    faults.fails("sync", POWER_CUT + nth, f"{disk.path}")
+    environ = [f"{name}={value}" for name, value in faults.variables.items()]
+    with child(script, path, under=("env", *environ)) as process:
+        said = process.communicate(timeout=60)[0].split()
+    disk.unmount()
+    assert disk.mount()
+    return said
+
+
+@pytest.mark.parametrize("nth", every(30))
+def test_a_store_keeps_what_it_committed(disk: MortalDisk, nth: int) -> None:
+    """Nothing, all, or the commit that was under way on top; and it goes on from there."""
+    path = disk.path / "sidecar.sqlite3"
+    said = run_until_cut(STORE, disk, path, nth)
+    with closing(SqliteStore(path)) as store:
+        acknowledged = len([word for word in said if word.isdigit()])
+        kept = message_ids(store, "s") if store.feedback("s") is not None else []
+        assert kept == [f"m{number}" for number in range(len(kept))]
+        assert acknowledged <= len(kept) <= acknowledged + 1
+        assert store.health().findings == ()
+        rate(store, "next", after=len(kept))
+
+
+@pytest.mark.parametrize("nth", every(9))
+def test_a_session_log_keeps_what_was_appended(disk: MortalDisk, nth: int) -> None:
+    """Nothing, all, or the batch that was under way; a tail that was torn is no message."""
+    said = run_until_cut(LOG, disk, disk.path / "sessions", nth)
+    view = SessionLogs(disk.path / "sessions").inspect("s")
+    kept = [] if view is None else list(view.message_ids)
+    acknowledged = len([word for word in said if word.isdigit()])
+    assert kept == [f"m{number}" for number in range(len(kept))]
+    assert acknowledged <= len(kept) <= acknowledged + 1
