@@ -81,17 +81,20 @@ def _bell(redis: Redis, worker_id: str, stop: threading.Event) -> Iterator[None]
 
 def _serve_generations(runtime: Runtime, worker_id: str, stop: threading.Event) -> None:
     """Serve the generation that may have owners now, then the next; a loop ends when its generation does."""
+    proven = False
     while not stop.is_set():
         try:
             standing = topologies.current_standing(runtime.store, runtime.settings)
             served = msgspec.structs.replace(runtime, standing=standing)
             FeedbackWorker(PartitionLoop(served, worker_id), served, worker_id).serve(stop)
+            proven = True
             if standing.former is not None and not stop.is_set():
                 runtime.store.retire(standing.stored)
                 logger.info("generation retired generation=%d", standing.former.generation)
         except (RedisError, StoreUnavailable) as error:
-            # Before the loop, which waits by itself: RQ asks the server who it is.
-            if isinstance(error, RedisError) and not connection.is_passing(error):
+            # Before the loop, which waits by itself: RQ asks the server who it is. What refuses one that has served
+            # before is a rule changed by mistake, say, which an operator can end.
+            if isinstance(error, RedisError) and not proven and not connection.is_passing(error):
                 raise
             logger.warning("not serving yet: %s", error)
             stop.wait(0.5)

@@ -4,7 +4,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import Event
 
 import msgspec
 import pytest
@@ -15,7 +14,7 @@ from feedback.settings import Settings
 from tests.harness import serving, settings_for, wait_until, write_session
 from tests.integration.rq_jobs import send, worker_process
 from tests.outcomes import assert_sound, is_idle
-from tests.watching import RoundTrip, WatchingProxy
+from tests.watching import RoundTrip, WatchingProxy, is_kind
 from worker.keeper import _BEATS_PER_TTL
 
 pytestmark = pytest.mark.server
@@ -33,11 +32,11 @@ class Workers:
         self._redis = redis
 
     @contextmanager
-    def serving(self, name: str) -> Iterator[Event]:
+    def serving(self, name: str) -> Iterator[WatchingProxy]:
         with WatchingProxy(self._settings.redis_url, name, self.journal) as proxy:
             settings = msgspec.structs.replace(self._settings, redis_url=proxy.url)
-            with serving(settings, projector=False) as stop:
-                yield stop
+            with serving(settings, projector=False):
+                yield proxy
 
     def owners(self) -> list[bytes]:
         owners: list[bytes] = self._redis.hvals(keys.owners(1))  # type: ignore[assignment]  # redis-py types both its clients as one
@@ -95,8 +94,8 @@ def test_a_dead_workers_share_is_taken_over_within_a_lease(
             assert workers.beats("next", since) <= _BEATS_PER_TTL + 2
 
 
-def test_one_that_joins_has_its_share_at_once(workers: Workers, settings: Settings) -> None:
-    """The others are told, and look around without waiting for their time."""
+def test_one_that_joins_soon_has_its_share(workers: Workers, settings: Settings) -> None:
+    """The others give up what is too much at their next beat, and it takes that at its own."""
     with workers.serving("old"):
         workers.wait_for(settings.partitions)
         with workers.serving("new"):
@@ -106,7 +105,7 @@ def test_one_that_joins_has_its_share_at_once(workers: Workers, settings: Settin
             assert workers.beats("new", workers.first("old", CHANGE, joined)) <= 3
 
 
-def test_the_share_of_one_that_leaves_is_taken_at_once(workers: Workers, settings: Settings) -> None:
+def test_the_share_of_one_that_leaves_is_soon_taken(workers: Workers, settings: Settings) -> None:
     """As above."""
     with workers.serving("old"):
         with workers.serving("new"):
@@ -115,6 +114,28 @@ def test_the_share_of_one_that_leaves_is_taken_at_once(workers: Workers, setting
         left = workers.first("new", CHANGE, since)
         workers.wait_for(4)
         assert workers.beats("old", left) <= 3
+
+
+def test_a_worker_that_cannot_renew_its_leases_stops_before_they_run_out(
+    workers: Workers, settings: Settings, redis_client: Redis
+) -> None:
+    """By its own clock, although its other requests pass: it takes nothing that may be another's by then."""
+    with workers.serving("silent") as proxy, FeedbackClient.from_url(settings.redis_url) as client:
+        workers.wait_for(4)
+        (silent,) = set(workers.owners())
+        trap = proxy.hold_request(is_kind(BEAT))
+        trap.wait()
+        wait_until(lambda: not redis_client.exists(keys.worker_session(silent.decode())), "its session ran out")
+        since = len(workers.journal)
+        tickets = list(client.submit_many(Put(session_id, "m1", "positive") for session_id in SESSIONS))
+        wait_until(lambda: not redis_client.exists(keys.wake(silent.decode())), "it has heard of them")
+        for _ in range(200):
+            redis_client.ping()  # time enough to claim them, for one that would
+        assert ("silent", "worker/claim") not in workers.journal[since:]
+        trap.release()
+        assert all(ticket.result().ok for ticket in tickets)
+        wait_until(lambda: is_idle(redis_client, settings), "everything is finished")
+        assert_sound(redis_client, settings, [ticket.command_id for ticket in tickets])
 
 
 def test_a_living_workers_session_that_expires_costs_nothing_but_an_epoch(
