@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,17 +13,20 @@ import msgspec
 from feedback import AsyncFeedbackClient, FeedbackClient, LiveSessions, Put, SessionIdentity, keys
 from feedback.connection import connect
 from feedback.model import Rating
+from feedback.partitions import PartitionId
 from feedback.requests import Delete, Request
 from feedback.results import ItemList, Ok, Result
 from feedback.settings import Settings
 from persistence.session_log import LogWriter
 from persistence.session_log.events import exchange
+from persistence.sidecar import open_store
 from projections.process import run_projector
 from tests.acceptance.disturbed import Told, told
 from tests.harness import CREATED_AT, settings_for, wait_until, write_session
 from tests.integration.rq_jobs import partition_of, set_up
-from tests.outcomes import assert_sound, is_idle
+from tests.outcomes import assert_sound
 from tests.watching import RoundTrip, WatchingProxy
+from worker import topology as topologies
 from worker.process import run_worker
 
 ROLES = ("worker", "projector", "client", "async client", "live host")
@@ -35,8 +38,9 @@ DEAD = "a-dead-worker"
 class Lossy:
     """One run of the workload. What was sent is in the proxies' journals, by role."""
 
-    def __init__(self, url: str, home: Path) -> None:
-        self._home = home
+    def __init__(self, url: str, home: Path, *, resized: bool = False) -> None:
+        """`resized`: at the end, the number of partitions is changed."""
+        self._generations = {1: 2, 2: 3} if resized else {1: 2}
         self._redis = connect(url)
         self._redis.flushall()
         self.proxies = {role: WatchingProxy(url, role) for role in ROLES}
@@ -58,8 +62,10 @@ class Lossy:
         self._leave_claims_of_the_dead()
         with self._serving():
             answers = [_told(answer) for answer in self._work()]
-            wait_until(lambda: is_idle(self._redis, self._settings), "everything is finished")
-        self._check()
+            if len(self._generations) > 1:
+                answers += map(_told, self._work_resized())
+            wait_until(self._is_idle, "everything is finished")
+        assert_sound(self._redis, self._settings, self._ids, self._generations)
         return answers
 
     def _leave_claims_of_the_dead(self) -> None:
@@ -98,6 +104,13 @@ class Lossy:
             last = answers[0].revision
             answers.append(await client.list("b", at_least=last, timeout=20))
         return answers
+
+    def _work_resized(self) -> list[Result]:
+        """In the next generation, once the worker has found the former one empty."""
+        with closing(open_store(self._settings.sidecar_url)) as store:
+            topologies.change(self._redis, store, self._generations[2])
+        with FeedbackClient.from_url(self.proxies["client"].url) as client:
+            return [ticket.result(20) for ticket in client.submit_many([*self._requests("a"), *self._requests("b")])]
 
     def _rate_live(self, client: FeedbackClient) -> Iterator[Result]:
         """A Session that a host holds open, and writes when it is asked to flush."""
@@ -152,9 +165,9 @@ class Lossy:
         for part in parts:
             part.result()
 
-    def _check(self) -> None:
-        assert_sound(self._redis, self._settings, self._ids)
-        assert not self._redis.exists(keys.queue(partition_of(self._settings, "a")))
+    def _is_idle(self) -> bool:
+        partitions = [PartitionId(one, number) for one, count in self._generations.items() for number in range(count)]
+        return not self._redis.exists(*map(keys.queue, partitions), *map(keys.claimed, partitions))
 
     def close(self) -> None:
         for proxy in self.proxies.values():

@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
 from app.embedded import EmbeddedServer
+from tests.acceptance.disturbed import Told
 from tests.integration.lossy import ROLES, Lossy
 from tests.proxy import Trap
 from tests.watching import RoundTrip, is_kind
@@ -33,19 +35,24 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.stop()
 
 
-def undisturbed(url: str, home: Path, role: str) -> tuple[list[object], Counter[RoundTrip]]:
+Run: TypeAlias = tuple[str, bool]
+"""The role that loses messages, and whether the number of partitions is changed meanwhile."""
+
+
+def undisturbed(url: str, home: Path, run: Run) -> tuple[list[Told], Counter[RoundTrip]]:
     """What the callers are told, and how often the role makes each kind of round trip."""
+    role, resized = run
     home.mkdir()
-    with closing(Lossy(url, home)) as system:
-        answers: list[object] = list(system.run())
-        return answers, Counter(system.kinds(role))
+    with closing(Lossy(url, home, resized=resized)) as system:
+        return system.run(), Counter(system.kinds(role))
 
 
-def disturbed(url: str, home: Path, role: str, lost: tuple[str, RoundTrip, int], expected: list[object]) -> Trap:
+def disturbed(url: str, home: Path, run: Run, lost: tuple[str, RoundTrip, int], expected: list[Told]) -> Trap:
     """The same run with one message lost: which side of the nth round trip of a kind."""
+    role, resized = run
     side, kind, nth = lost
     home.mkdir()
-    with closing(Lossy(url, home)) as system:
+    with closing(Lossy(url, home, resized=resized)) as system:
         proxy = system.proxies[role]
         trap = (proxy.hold_request if side == "request" else proxy.hold_reply)(is_kind(kind), nth=nth)
         trap.cut()
@@ -57,10 +64,23 @@ def disturbed(url: str, home: Path, role: str, lost: tuple[str, RoundTrip, int],
 @pytest.mark.parametrize("role", ROLES)
 def test_the_first_message_of_each_kind_is_lost(url: str, tmp_path: Path, role: str, side: str) -> None:
     """Callers are told what they would have been told, nothing is lost or done twice, nobody gives up."""
-    expected, kinds = undisturbed(url, tmp_path / "undisturbed", role)
+    run = (role, False)
+    expected, kinds = undisturbed(url, tmp_path / "undisturbed", run)
     for number, kind in enumerate(kind for kind in kinds if not kind.startswith(_INTRODUCTION)):
-        trap = disturbed(url, tmp_path / str(number), role, (side, kind, 1), expected)
+        trap = disturbed(url, tmp_path / str(number), run, (side, kind, 1), expected)
         assert trap._sprung.is_set(), kind
+
+
+@pytest.mark.parametrize("side", _SIDES)
+def test_a_message_about_the_next_partitions_is_lost(url: str, tmp_path: Path, side: str) -> None:
+    """As above, for what a worker sends only because the number of partitions is changed."""
+    run = ("worker", True)
+    _, usual = undisturbed(url, tmp_path / "usual", ("worker", False))
+    expected, kinds = undisturbed(url, tmp_path / "undisturbed", run)
+    more = [kind for kind in kinds if kind not in usual]
+    assert more
+    for number, kind in enumerate(more):
+        disturbed(url, tmp_path / str(number), run, (side, kind, 1), expected)
 
 
 @pytest.mark.chaos
@@ -69,8 +89,9 @@ def test_the_first_message_of_each_kind_is_lost(url: str, tmp_path: Path, role: 
 @pytest.mark.parametrize("role", ROLES)
 def test_any_one_message_is_lost(url: str, tmp_path: Path, role: str, side: str) -> None:
     """As above, for each message of the whole run."""
-    expected, kinds = undisturbed(url, tmp_path / "undisturbed", role)
+    run = (role, True)
+    expected, kinds = undisturbed(url, tmp_path / "undisturbed", run)
     for kind, count in kinds.items():
         for nth in range(1, count + 1):
             home = tmp_path / str(len(list(tmp_path.iterdir())))
-            disturbed(url, home, role, (side, kind, nth), expected)
+            disturbed(url, home, run, (side, kind, nth), expected)
