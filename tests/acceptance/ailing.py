@@ -74,19 +74,22 @@ class Ailing:
         found = read_troubles(self.redis)
         return [trouble for reporter, trouble in found.items() if reporter.startswith(process)]
 
-    def is_in_trouble(self, code: str, words: str, processes: str = "worker") -> None:
-        """Wait until these processes say so, and see it in what an operator sees."""
+    def is_in_trouble(self, codes: str, words: str, processes: str = "worker") -> None:
+        """Wait until these processes say so, by one of the codes, and it is in what an operator sees."""
         for process in processes.split():
             wait_until(
-                lambda p=process: any(one.code == code and words in one.message for one in self.troubles(p)),  # type: ignore[misc]  # as above
-                f"the {process} says {code}: {words}",
+                lambda p=process: any(one.code in codes.split() and words in one.message for one in self.troubles(p)),  # type: ignore[misc]  # as above
+                f"the {process} says {codes}: {words}",
             )
         env = {"FEEDBACK_REDIS_URL": self.settings.redis_url, "FEEDBACK_SIDECAR_URL": self.settings.sidecar_url}
-        shown = json.loads(feedback("status", "--json", env=env).out)["troubles"]
-        assert any(one["code"] == code and words in one["message"] for one in shown), shown
-        text = feedback("status", env=env).out
-        assert code in text
-        assert words in text
+
+        def is_shown() -> bool:
+            shown = json.loads(feedback("status", "--json", env=env).out)["troubles"]
+            return any(one["code"] in codes.split() and words in one["message"] for one in shown)
+
+        # A trouble may change its form while it lasts.
+        wait_until(is_shown, "status shows it to programs")
+        wait_until(lambda: words in feedback("status", env=env).out, "status shows it to people")
 
     def heals(self) -> None:
         """Wait until nobody has trouble any more, every command is answered, and nothing is lost or done twice."""
