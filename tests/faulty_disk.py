@@ -87,7 +87,7 @@ class MortalDisk:
 
     def mount(self) -> bool:
         """Bring it back after a power cut, or for the first time."""
-        command = ["mount", "-o", "loop", self._image, self.path]
+        command = ["mount", "-o", "loop", str(self._image), str(self.path)]
         return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
     def unmount(self) -> None:
