@@ -7,7 +7,7 @@
 
 PYTHON ?= python3
 DATA ?= data
-JOBS ?= 2
+JOBS ?= 4
 SECONDS ?= 60
 SEED ?=
 VENV := .venv

@@ -172,8 +172,9 @@ class Proxy:
                 continue
             link = _Link(self, client, server)
             with self._lock:
+                # Whoever finds it among the links may join it: it has to run by then.
+                link.start()
                 self._links.add(link)
-            link.start()
 
 
 class _Link:
