@@ -7,7 +7,7 @@
 
 PYTHON ?= python3
 DATA ?= data
-JOBS ?= 4
+JOBS ?= 2
 SECONDS ?= 60
 SEED ?=
 VENV := .venv
