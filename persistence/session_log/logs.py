@@ -54,26 +54,28 @@ class SessionLogs:
         None says nothing about the Session: ask `inspect`.
         """
         entry = self._index.peek(session_id)
-        state, view = (entry.state, entry.view) if entry is not None else (None, None)
-        if state is None or view is None or not state.location.directory_unchanged():
+        return None if entry is None else _if_unchanged(entry)
+
+    def peek_durable(self, session_id: str) -> LogView | None:
+        """What `make_durable` would give, if that has nothing to read and nothing to sync; else None.
+
+        Costs what `peek` costs. None says nothing about the Session: ask `make_durable`.
+        """
+        entry = self._index.peek(session_id)
+        if entry is None or (view := _if_unchanged(entry)) is None:
             return None
-        try:
-            revision = Revision.at(state.location.path)
-        except OSError:
-            return None
-        return view if revision == view.revision else None
+        state = entry.state
+        durable = state is not None and state.durable == view.revision
+        return view if durable and settled(view.revision) else None
 
     def make_durable(self, session_id: str) -> LogView | None:
         """As `inspect`, and what was read is on stable storage: bytes (once per revision) and name (once per file).
 
         Raises as `inspect` does; a failed fsync is LogUnreadable, and nothing that was read before it counts any more.
         """
-        view = self.peek(session_id)
-        entry = self._index.peek(session_id)
-        if view is not None and entry is not None and settled(view.revision):
-            state = entry.state
-            if state is not None and state.durable == view.revision:
-                return view
+        view = self.peek_durable(session_id)
+        if view is not None:
+            return view
         with self._index.hold(session_id) as entry:
             return self._refresh(session_id, entry, durable=True)
 
@@ -221,6 +223,18 @@ class SessionLogs:
         except OSError as error:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             raise LogUnreadable(session_id, path, f"fsync failed: {error}") from error
+
+
+def _if_unchanged(entry: Entry) -> LogView | None:
+    """The entry's view, if a stat of the log and one of its directory give what they gave when it was made."""
+    state, view = entry.state, entry.view
+    if state is None or view is None:
+        return None
+    try:
+        unchanged = state.location.directory_unchanged() and Revision.at(state.location.path) == view.revision
+    except OSError:
+        return None
+    return view if unchanged else None
 
 
 def _note_messages(rows: Iterable[Row], session_id: str, version: int, found: MessageIds) -> None:

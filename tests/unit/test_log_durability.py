@@ -1,6 +1,8 @@
 """Logs put on stable storage, and logs that change while they are read (CONTRACT, rule 5 of put)."""
 
 import os
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -49,6 +51,72 @@ def test_durable_means_bytes_and_names_are_synced_once(tmp_path: Path, fsyncs: l
     assert fsyncs == [str(path)]
 
 
+def test_a_durable_log_that_did_not_change_costs_two_stats(
+    tmp_path: Path, fsyncs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hot way of a barrier: one stat of the log and one of its directory, nothing opened, read or synced."""
+    path = write(tmp_path, 1)
+    _left_alone(path)
+    logs = SessionLogs(tmp_path)
+    durable = logs.make_durable(SESSION)
+    fsyncs.clear()
+    asked: list[str] = []
+    for name in ("stat", "lstat", "open", "scandir", "pread", "fstat"):
+        _record(monkeypatch, name, asked)
+    assert durable is not None
+    assert logs.peek_durable(SESSION) is durable
+    assert (asked, fsyncs) == (["lstat", "stat"], [])
+
+
+def test_what_was_read_but_not_synced_is_not_durable(tmp_path: Path) -> None:
+    """Nor is what nobody read, nor a log so young that a rewrite might not show in its times."""
+    path = write(tmp_path, 1)
+    logs = SessionLogs(tmp_path)
+    assert logs.peek_durable(SESSION) is None
+    os.utime(path, ns=(0, time.time_ns() + 10**12))
+    assert logs.make_durable(SESSION) is not None
+    assert logs.peek_durable(SESSION) is None
+    _left_alone(path)
+    seen(logs)
+    assert logs.peek(SESSION) is not None
+    assert logs.peek_durable(SESSION) is None
+
+
+def _grown(path: Path) -> None:
+    with writer(path.parents[2], "none") as log:
+        log.append(turn(3))
+
+
+def _next_generation(path: Path) -> None:
+    path.with_name("session.v1.jsonl").write_bytes(path.read_bytes())
+
+
+@pytest.mark.parametrize("change", [_grown, _next_generation, moved_over, Path.unlink])
+def test_a_log_that_changed_is_not_durable(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    """Grown, migrated, replaced, gone: None, whatever is known of it."""
+    path = write(tmp_path, 2, "none")
+    _left_alone(path)
+    logs = SessionLogs(tmp_path)
+    assert logs.make_durable(SESSION) is logs.peek_durable(SESSION) is not None
+    change(path)
+    assert logs.peek_durable(SESSION) is None
+
+
+def _left_alone(path: Path) -> None:
+    """Long enough that a change of the log must show in its times."""
+    os.utime(path, ns=(0, 0))
+
+
+def _record(monkeypatch: pytest.MonkeyPatch, name: str, calls: list[str]) -> None:
+    real = getattr(os, name)
+
+    def recording(*arguments: object, **options: object) -> object:
+        calls.append(name)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(os, name, recording)
+
+
 def test_a_failed_fsync_is_not_forgotten_nor_believed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The failure is retryable, nothing read before it counts any more, and the next try reads and syncs all again."""
     write(tmp_path, 1)
@@ -63,7 +131,7 @@ def test_a_failed_fsync_is_not_forgotten_nor_believed_later(tmp_path: Path, monk
         for _ in range(2):
             with pytest.raises(LogUnreadable, match="fsync"):
                 logs.make_durable(SESSION)
-    assert logs.peek(SESSION) is None
+    assert logs.peek(SESSION) is logs.peek_durable(SESSION) is None
     assert logs.make_durable(SESSION) is not None
 
 
