@@ -24,7 +24,7 @@ def test_what_is_too_much_after_an_outage_is_given_back(valkey_url: str, redis_c
         redis_client.set(keys.worker_session("w2"), 1, px=60_000)
         loop = PartitionLoop(runtime, "w1")
         loop._keeper._try_beat()
-        loop._look_after_leases()
+        loop._assignment.look_after(loop._keeper)
         held = {str(partition.number).encode() for partition in loop.partitions()}
         assert len(held) == 2
         assert redis_client.hgetall(keys.owners(1)) == dict.fromkeys(held, b"w1")
