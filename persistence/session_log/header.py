@@ -17,11 +17,18 @@ _CLOSED_MEMBERS = frozenset(
 
 
 class Header(NamedTuple):
-    """What of a header bears on feedback."""
+    """What of a header bears on feedback, and where the Session comes from.
+
+    `seed_length` counts the leading events that were inherited from `parent_session`; None when only a marker
+    in the log says it (a seeded Session of format 2 or later).
+    """
 
     version: int
     session_id: str
     identity: SessionIdentity
+    parent_session: str | None = None
+    seed_length: int | None = 0
+    subagent: bool = False
 
 
 def parse_header(line: bytes, generation: int) -> Header:
@@ -54,7 +61,15 @@ def parse_header(line: bytes, generation: int) -> Header:
     if "cwd" in record and (not isinstance(cwd, str) or not cwd):
         raise Damage("the header's cwd can name no project directory")
     identity = SessionIdentity(created_at=created_at, cwd=cwd if isinstance(cwd, str) else None)
-    return Header(generation, session_id, identity)
+    parent = record.get("parentSession")
+    return Header(
+        generation,
+        session_id,
+        identity,
+        parent_session=parent if isinstance(parent, str) else None,
+        seed_length=_seed_length(record, generation),
+        subagent="origin" in record,
+    )
 
 
 def _check_version(version: Json, generation: int) -> None:
@@ -65,6 +80,12 @@ def _check_version(version: Json, generation: int) -> None:
     if generation > 0 and version in range(NEWEST_VERSION + 1):
         raise Damage(f"the header says version {version}, the file name {generation}")
     raise UnsupportedVersion(version)
+
+
+def _seed_length(record: dict[str, Json], version: int) -> int | None:
+    if version >= _FIRST_SEED_FLAG_VERSION:
+        return None if record.get("isSeeded") is True else 0
+    return jsontext.count(record.get("seedLength", 0)) or 0
 
 
 def _check_closed(record: dict[str, Json], version: int) -> None:

@@ -48,6 +48,11 @@ def encode(value: Mapping[str, object]) -> bytes:
         return _LONE_SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text).encode()
 
 
+def well_formed(text: str) -> str:
+    """Text of a log as others may have it: lone surrogates, which UTF-8 and most JSON readers refuse, become U+FFFD."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def safe_integer(value: Json) -> int | None:
     """`value` as an integer when JavaScript's `Number.isSafeInteger` holds for it, else None. -0 gives 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not -MAX_SAFE <= value <= MAX_SAFE:

@@ -2,17 +2,18 @@
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from feedback.errors import LogUnreadable
 from persistence.atomic_file import fsync_directory
-from persistence.session_log import messages, source
+from persistence.session_log import messages
 from persistence.session_log.catalog import Catalog, Location, LogEntry
 from persistence.session_log.damage import Damage, Unlisted, Unsteady
-from persistence.session_log.header import Header
 from persistence.session_log.index import Entry, Fingerprint, LogIndex, LogState, LogView, MessageIds, settled
 from persistence.session_log.messages import MessageSummary
-from persistence.session_log.reader import Progress, RowReader, read_header
+from persistence.session_log.opened import OpenLog, checked_header, opening, regular_source
+from persistence.session_log.reader import RowReader
 from persistence.session_log.rows import Row
 from persistence.session_log.source import Revision, Source
 
@@ -94,29 +95,26 @@ class SessionLogs:
 
         Raises as `inspect` does, possibly after the first messages.
         """
-        location = self._find(session_id)
-        if location is None:
-            return
-        try:
-            with location.open() as descriptor:
-                yield from self._messages(session_id, location, descriptor)
-        except Unlisted as damage:
-            if location.name.generation > 0:
-                raise damage.failure(session_id, location.path) from damage
-        except Damage as damage:
-            raise damage.failure(session_id, location.path) from damage
-        except (OSError, Unsteady) as error:
-            raise LogUnreadable(session_id, location.path, str(error)) from error
-
-    def _messages(self, session_id: str, location: Location, descriptor: int) -> Iterator[MessageSummary]:
-        file = _source(descriptor)
-        header, progress = self._header(session_id, location, file)
-        rows = RowReader(file, location.name, progress, self._max_row_bytes, kinds=messages.READABLE)
-        for part in (rows.committed, rows.recovered):
-            for row in part():
-                message = messages.summary(row, session_id, header.version)
+        with self.opened(session_id) as log:
+            if log is None:
+                return
+            for row in log.rows(messages.READABLE):
+                message = messages.summary(row, session_id, log.header.version)
                 if message is not None:
                     yield message
+
+    @contextmanager
+    def opened(self, session_id: str) -> Iterator[OpenLog | None]:
+        """The Session's log, open for reading it from its beginning; None when there is no such Session.
+
+        Raises as `inspect` does; so does reading it.
+        """
+        location = self._find(session_id)
+        if location is None:
+            yield None
+            return
+        with opening(session_id, location, self._max_row_bytes) as log:
+            yield log
 
     def _find(self, session_id: str) -> Location | None:
         try:
@@ -162,7 +160,7 @@ class SessionLogs:
 
     def _catch_up(self, session_id: str, entry: Entry, location: Location, descriptor: int) -> LogView | None:
         """Reads what is new. None when the file changed meanwhile."""
-        file = _source(descriptor)
+        file = regular_source(descriptor)
         revision = Revision.of(os.fstat(descriptor))
         if revision.size != file.size:
             return None
@@ -170,7 +168,10 @@ class SessionLogs:
         if state is None or not state.continues(descriptor, location, revision):
             entry.clear()
             state = entry.state = LogState(
-                location, *self._header(session_id, location, file), revision, MessageIds(self._index_bytes)
+                location,
+                *checked_header(session_id, location, file, self._max_row_bytes),
+                revision,
+                MessageIds(self._index_bytes),
             )
         elif entry.view is not None and entry.view.revision == revision:
             state.location = location
@@ -197,14 +198,6 @@ class SessionLogs:
             _appended=state.appended,
             _recovered=recovered,
         )
-
-    def _header(self, session_id: str, location: Location, file: Source) -> tuple[Header, Progress]:
-        header, progress = read_header(file, location.name, self._max_row_bytes)
-        if header.session_id != session_id or not location.named_by(header):
-            raise Damage(
-                f"the header names Session {header.session_id!r} of cwd {header.identity.cwd!r}, not this place"
-            )
-        return header, progress
 
     def _make_durable(self, session_id: str, entry: Entry, descriptor: int) -> None:
         """fsyncs what was read. A failed fsync is not tried again on what the page cache says: that is dropped, too."""
@@ -258,9 +251,3 @@ def _still_there(location: Location, revision: Revision) -> bool:
     """Whether the path still names the file that was read, with nothing taken away and no generation above it."""
     status = Revision.at(location.path)
     return status.same_file(revision) and status.size >= revision.size and location.directory_unchanged()
-
-
-def _source(descriptor: int) -> Source:
-    if not source.is_regular(descriptor):
-        raise Damage("the log is not a regular file")
-    return Source(descriptor, os.fstat(descriptor).st_size)

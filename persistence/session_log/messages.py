@@ -63,14 +63,30 @@ class _OrdinaryRow(Struct, rename="camel"):
 _decode_ordinary = msgspec.json.Decoder(_OrdinaryRow).decode
 
 
-class _AssistantMessage(NamedTuple):
+class Placement(NamedTuple):
+    """How a message came onto the model's surface: appended, or in place of the span from `start` to `end` (seqs)."""
+
+    replaces: tuple[int, int] | None
+
+
+APPENDED = Placement(None)
+
+
+class AssistantMessage(NamedTuple):
+    """An assistant message of the format's shape, with the model that wrote it."""
+
     message_id: str
     content: list[Json]
-    appended: bool
+    placement: Placement
+    provider: str
+    model: str
+    document: dict[str, Json]
+    """The whole row."""
 
     @property
     def eligible(self) -> bool:
-        return self.appended and len(self.content) > 0
+        """Whether it may carry feedback (FORMATS section 7)."""
+        return self.placement is APPENDED and len(self.content) > 0
 
 
 def eligible_id(row: Row, session_id: str, version: int) -> str | None:
@@ -88,14 +104,14 @@ def eligible_id(row: Row, session_id: str, version: int) -> str | None:
     else:
         if ordinary.source_event_seqs is msgspec.UNSET or version < _FIRST_SEQ_SPELLING:
             return ordinary.data.message.id if ordinary.data.message.content else None
-    message = _assistant_message(row, session_id, version)
+    message = assistant_message(row, session_id, version)
     return message.message_id if message.eligible else None
 
 
 def summary(row: Row, session_id: str, version: int) -> MessageSummary | None:
     """The message that this row holds, or None when it holds none that people would rate or read."""
     if row.type == ASSISTANT:
-        message = _assistant_message(row, session_id, version)
+        message = assistant_message(row, session_id, version)
         return MessageSummary(message.message_id, "assistant", _text(message.content), message.eligible)
     if row.type != USER:
         return None
@@ -106,27 +122,33 @@ def summary(row: Row, session_id: str, version: int) -> MessageSummary | None:
     return MessageSummary(message_id, "user", _text(user.get("content")), eligible=False)
 
 
-def _assistant_message(row: Row, session_id: str, version: int) -> _AssistantMessage:
+def assistant_message(row: Row, session_id: str, version: int) -> AssistantMessage:
+    """The assistant message that a row of this type holds. Raises Misshapen, as `eligible_id`."""
     document = row.document()
     data = document.get("data")
     message = data.get("message") if isinstance(data, dict) else None
     if version == 0 and isinstance(data, dict) and "message" not in data:
-        message = _from_legacy(data, f"legacy-message:{session_id}:{row.seq}")
+        message = _from_legacy(data, legacy_id(session_id, row.seq))
     if not isinstance(message, dict):
         raise _misshapen(row, "has no message")
     message_id, content, source = message.get("id"), message.get("content"), message.get("source")
     if not isinstance(message_id, str) or not message_id:
         raise _misshapen(row, "has no message id")
-    if message.get("role") != "assistant" or not _is_model(source):
+    if message.get("role") != "assistant" or (written_by := _model(source)) is None:
         raise _misshapen(row, "is not from a model")
     if not isinstance(content, list):
         raise _misshapen(row, "has no content")
     if version >= _FIRST_SEQ_SPELLING and "sourceEventSeqs" in document:
         raise _misshapen(row, "cites other events")
-    operation = document.get("surfaceOp")
-    if operation != "append" and not _is_replacement(operation, version):
+    placed = placement(document.get("surfaceOp"), version)
+    if placed is None:
         raise _misshapen(row, "neither appends nor replaces")
-    return _AssistantMessage(message_id, content, operation == "append")
+    return AssistantMessage(message_id, content, placed, *written_by, document)
+
+
+def legacy_id(session_id: str, seq: int) -> str:
+    """The id that readers give to a message from before messages had one (FORMATS section 7, legacy shapes)."""
+    return f"legacy-message:{session_id}:{seq}"
 
 
 def _from_legacy(data: dict[str, Json], message_id: str) -> dict[str, Json] | None:
@@ -138,20 +160,24 @@ def _from_legacy(data: dict[str, Json], message_id: str) -> dict[str, Json] | No
     return {"id": message_id, "role": "assistant", "content": data["content"], "source": source}
 
 
-def _is_model(source: Json) -> bool:
+def _model(source: Json) -> tuple[str, str] | None:
     if not isinstance(source, dict) or source.get("kind") != "model":
-        return False
-    return all(isinstance(name := source.get(key), str) and name for key in ("provider", "model"))
+        return None
+    provider, model = source.get("provider"), source.get("model")
+    if isinstance(provider, str) and provider and isinstance(model, str) and model:
+        return provider, model
+    return None
 
 
-def _is_replacement(operation: Json, version: int) -> bool:
+def placement(operation: Json, version: int) -> Placement | None:
+    """What a row's `surfaceOp` says; None when it is neither way of the format version (FORMATS sections 6 and 11)."""
+    if operation == "append":
+        return APPENDED
     bounds = ("startSeq", "endSeq") if version >= _FIRST_SEQ_SPELLING else ("start", "end")
-    return (
-        isinstance(operation, dict)
-        and operation.keys() == {"op", *bounds}
-        and operation["op"] == "replace"
-        and all(jsontext.safe_integer(operation[bound]) is not None for bound in bounds)
-    )
+    if not isinstance(operation, dict) or operation.keys() != {"op", *bounds} or operation["op"] != "replace":
+        return None
+    start, end = (jsontext.safe_integer(operation[bound]) for bound in bounds)
+    return None if start is None or end is None else Placement((start, end))
 
 
 def _misshapen(row: Row, reason: str) -> Misshapen:
