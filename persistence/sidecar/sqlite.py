@@ -46,6 +46,7 @@ _FEEDBACK = """SELECT session.created_at, cwd, revision, position,
                       message_id, rating, note, version, item.created_at, updated_at
                FROM session LEFT JOIN item ON item.session = session.key
                WHERE session.id = ?"""
+_SESSION_IDS = "SELECT key, id FROM session WHERE key > ? ORDER BY key LIMIT ?"
 _ANY_EXPIRED = "SELECT 1 FROM command WHERE expires_at < ? LIMIT 1"
 _PRUNE = """DELETE FROM command WHERE (generation, partition, sequence) IN (
                 SELECT generation, partition, sequence FROM command
@@ -173,6 +174,11 @@ class SqliteStore:
                 if (found := find_session(connection, session_id)) is not None:
                     stored[session_id] = found[1]
         return stored
+
+    def session_ids(self, after: int, limit: int) -> list[tuple[int, str]]:
+        """Sessions past a place, in the order in which they were first stored."""
+        with self._connections.lease() as connection:
+            return connection.execute(_SESSION_IDS, (after, limit)).fetchall()
 
     def prune(self, *, expired_before: int, limit: int) -> int:
         """Forget up to `limit` command records whose `expires_at` is earlier, the earliest first; how many went."""

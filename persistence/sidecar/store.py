@@ -205,6 +205,11 @@ class SidecarStore(Protocol):
         """The rows of these Sessions, those that exist."""
         ...
 
+    def session_ids(self, after: int, limit: int) -> list[tuple[int, str]]:
+        """Up to `limit` Sessions in the order in which they were first stored, past the place `after` (0: from the
+        first): (place, Session id) pairs, ascending. A Session keeps its place for ever."""
+        ...
+
     def prune(self, *, expired_before: int, limit: int) -> int:
         """Forget up to `limit` command records whose `expires_at` is earlier; how many went."""
         ...
