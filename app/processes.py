@@ -75,6 +75,11 @@ class Child:
             return False
         return True
 
+    def kill(self) -> None:
+        """Kill it, and whatever it started; `poll` says so soon. Nothing happens when it is gone."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
     def log_tail(self) -> str:
         """The end of its log, for a message that has to say why it died."""
         try:

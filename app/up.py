@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import msgspec
@@ -14,6 +14,7 @@ from app.demo import write_demo_root
 from app.endpoint import USUAL_NOTE_BYTES, check_server_url, home_defaults, remove_endpoint, write_endpoint
 from app.home import check_spelling, hold, typed_failures
 from app.processes import Child
+from app.pulse import Pulse
 from app.signals import SignalWatch
 from app.system import System
 from feedback.errors import ShuttingDown
@@ -141,9 +142,15 @@ class _Restarts:
 
 def _keep_running(system: System, watch: SignalWatch) -> None:
     restarts = [_Restarts(child) for child in system.children]
-    while not watch.stop_requested:
-        now = time.monotonic()
-        for one in restarts:
-            one.look(now)
-        due = [one.due_at for one in restarts if one.due_at is not None]
-        watch.wait(max(0.0, min(due) - time.monotonic()) if due else None)
+    with ExitStack() as opened:
+        pulses = [
+            opened.enter_context(closing(Pulse(child, system.settings.redis_url, system.settings.lease_ttl)))
+            for child in system.children
+            if child.name == "worker"
+        ]
+        while not watch.stop_requested:
+            now = time.monotonic()
+            for one in (*restarts, *pulses):
+                one.look(now)
+            due = [one.due_at for one in restarts if one.due_at is not None] + [one.next_look for one in pulses]
+            watch.wait(max(0.0, min(due) - time.monotonic()) if due else None)
