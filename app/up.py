@@ -150,7 +150,9 @@ def _keep_running(system: System, watch: SignalWatch) -> None:
         ]
         while not watch.stop_requested:
             now = time.monotonic()
-            for one in (*restarts, *pulses):
-                one.look(now)
+            for restart in restarts:
+                restart.look(now)
+            for pulse in pulses:
+                pulse.look(now)
             due = [one.due_at for one in restarts if one.due_at is not None] + [one.next_look for one in pulses]
             watch.wait(max(0.0, min(due) - time.monotonic()) if due else None)
