@@ -137,6 +137,7 @@ class DeadLetters:
         ]
         for one, place in going:
             args += (keys.failed_registry(one.place.partition), one.place.job_id, one.token, place.number)
+            args.append("{}-{}".format(*one.order))
         reply = _retry(self._redis, (keys.TOPOLOGY, keys.RQ_QUEUES, keys.owners(generation)), args)
         return reply if isinstance(reply, list) else None
 

@@ -33,16 +33,19 @@ def apply_command(members: object) -> Any:
         raise InvalidRequest("$", "this function runs as an RQ job")
     try:
         runtime = _opened.get(load_settings({}, os.environ), job.connection)
-        command = command_from_members(members)
-        if command.command_id != job.id:
-            raise InvalidRequest("$.commandId", "is not the job's id")
-        event = _applied(runtime, command)
-    except FeedbackError as error:
-        # RQ keeps only a traceback; this is what the client raises from.
-        job.connection.hset(keys.job(job.id), "failure", encode_failure(failure_of(error)))
+        event = _applied(runtime, _command_of(job.id, members))
+    except Exception as error:
+        _note_failure(job.connection, keys.job(job.id), error)
         raise
     job.connection.hset(keys.job(job.id), "revision", event.revision)
     return msgspec.to_builtins(result_of(event))
+
+
+def _command_of(job_id: str, members: object) -> Command:
+    command = command_from_members(members)
+    if command.command_id != job_id:
+        raise InvalidRequest("$.commandId", "is not the job's id")
+    return command
 
 
 def _applied(runtime: Runtime, command: Command) -> Event:
@@ -50,6 +53,17 @@ def _applied(runtime: Runtime, command: Command) -> Event:
         return apply_one(runtime, command)
     except RedisError as error:
         raise QueueUnavailable(f"Redis: {error}") from error
+
+
+def _note_failure(redis: Redis, job: str, error: Exception) -> None:
+    """What RQ does not keep: the failure that the client raises from, and when it happened first (`dlq` retries in
+    that order)."""
+    seconds, microseconds = redis.time()
+    with redis.pipeline() as pipeline:
+        if isinstance(error, FeedbackError):
+            pipeline.hset(job, "failure", encode_failure(failure_of(error)))
+        pipeline.hsetnx(job, "first_failed", f"{seconds}{microseconds:06d}-0")
+        pipeline.execute()
 
 
 class _Opened:

@@ -102,6 +102,8 @@ class Chosen(Struct, frozen=True, gc=False):
     place: Place
     session_id: str
     token: str
+    order: tuple[int, int] = (0, 0)
+    """As the letter's."""
 
 
 class Choice(Struct, frozen=True):
@@ -114,7 +116,7 @@ class Choice(Struct, frozen=True):
 
 def choose_for_retry(letters: Iterable[DeadLetter], now_ms: int) -> Choice:
     """The commands among these, in the order in which they were enqueued (by Session, wherever they are listed)."""
-    ordered: list[tuple[tuple[int, int], Chosen]] = []
+    chosen: list[Chosen] = []
     expired = foreign = 0
     for letter in letters:
         if letter.command is None:
@@ -122,9 +124,9 @@ def choose_for_retry(letters: Iterable[DeadLetter], now_ms: int) -> Choice:
         elif letter.is_expired(now_ms):
             expired += 1
         else:
-            ordered.append((letter.order, Chosen(letter.place, letter.command.session_id, letter.token)))
-    ordered.sort(key=lambda pair: pair[0])
-    return Choice([chosen for _, chosen in ordered], expired, foreign)
+            chosen.append(Chosen(letter.place, letter.command.session_id, letter.token, letter.order))
+    chosen.sort(key=lambda one: one.order)
+    return Choice(chosen, expired, foreign)
 
 
 def choose_for_drop(letters: Iterable[DeadLetter]) -> list[Chosen]:

@@ -16,6 +16,7 @@ from rq.job import JobStatus
 
 from app.system import child_environ
 from feedback import FeedbackClient, keys
+from feedback.calls import wall_clock_ms
 from feedback.commands import Command, DeleteCommand
 from feedback.errors import LogCorrupt, SettingsInvalid
 from feedback.partitions import PartitionId
@@ -45,6 +46,8 @@ from tests.integration.rq_jobs import (
 )
 from tests.proxy import Proxy, runs
 from worker.claims import _claim
+from worker.dead_letters import DeadLetters
+from worker.letters import choose_for_retry
 
 pytestmark = pytest.mark.server
 
@@ -291,6 +294,23 @@ def test_corrupt_log_fails_typed_at_the_client(
                 client.result_of(command.command_id)
     assert fetch(redis_client, command.command_id).get_status() is JobStatus.FAILED
     assert command.command_id in failed_registry(redis_client, partition_of(settings, "s-broken"))
+
+
+def test_what_fails_twice_under_a_stock_worker_goes_back_in_the_order_in_which_it_failed_first(
+    settings: Settings, redis_client: Redis
+) -> None:
+    """Whatever order RQ's own requeueing gave it in between."""
+    write_session(settings, "s-broken", "m1")
+    commands = [put_command("s-broken", "m1", note=f"note {number}") for number in range(3)]
+    queue, partition = stock_queue(redis_client, settings, "s-broken"), partition_of(settings, "s-broken")
+    with damaged_log(settings, "s-broken"):
+        run("SimpleWorker", settings, queue, commands)
+        for command in reversed(commands):
+            failed_registry(redis_client, partition).requeue(command.command_id)
+        burst(queue)
+    dead = DeadLetters(redis_client)
+    assert dead.retry(choose_for_retry(dead.letters(), wall_clock_ms()).chosen).retried == 3
+    assert queue.get_job_ids() == [command.command_id for command in commands]
 
 
 def test_wrong_settings_of_a_stock_worker_fail_typed_at_the_client(

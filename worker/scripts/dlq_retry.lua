@@ -6,7 +6,7 @@
 -- ARGV[3] longest queue allowed                        ARGV[4] now, as RQ writes times
 -- ARGV[5] job key prefix  ARGV[6] queue key prefix     ARGV[7] queue name prefix
 -- ARGV[8] wake list prefix                             ARGV[9] wake TTL in seconds
--- then per command: failed registry, id, token (dlq_read.lua), partition number
+-- then per command: failed registry, id, token (dlq_read.lua), partition number, when it failed first
 --
 -- Reply: "stale" when the topology is another one (nothing was done), else a list with one of "retried",
 -- "absent" (not failed any more, or retried and failed again), "full" per command.
@@ -35,7 +35,7 @@ end
 
 local limit = tonumber(ARGV[3])
 local full, outcomes = {}, {}
-for i = 10, #ARGV, 4 do
+for i = 10, #ARGV, 5 do
   local registry, id, number = ARGV[i], ARGV[i + 1], ARGV[i + 3]
   local job, queue = ARGV[5] .. id, ARGV[6] .. number
   local outcome = 'absent'
@@ -47,6 +47,8 @@ for i = 10, #ARGV, 4 do
       local length = redis.call('RPUSH', queue, id)
       redis.call('HSET', job, 'status', 'queued', 'origin', ARGV[7] .. number, 'enqueued_at', ARGV[4])
       redis.call('HDEL', job, 'failure', 'started_at', 'ended_at', 'worker_name', 'exc_info')
+      -- Failing again, it keeps its place; RQ itself notes only when that was.
+      redis.call('HSETNX', job, 'first_failed', ARGV[i + 4])
       redis.call('PERSIST', job)
       redis.call('ZREM', registry, id)
       if length == 1 then
