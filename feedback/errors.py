@@ -100,6 +100,25 @@ class StoreForeign(FeedbackError):
     """The sidecar file is not ours, or a newer program wrote it. Nothing was changed in it."""
 
 
+class MediumInvalid(FeedbackError):
+    """A medium of the original that is to be imported is not what its format says, as a whole. Nothing was imported.
+
+    `path` says where; `kind` is the original's own word, `malformed-medium` or `version-mismatch`.
+    """
+
+    def __init__(self, path: str, kind: str, reason: str) -> None:
+        super().__init__(f"{path}: {kind}: {reason}")
+        self.path = path
+        self.kind = kind
+        self.reason = reason
+
+
+class MediumUnavailable(FeedbackError):
+    """A medium to be imported or exported cannot be read or written (I/O)."""
+
+    disposition = Disposition.RETRYABLE
+
+
 class Fenced(FeedbackError):
     """Another owner holds a newer epoch of the partition: nothing was committed."""
 
