@@ -9,6 +9,7 @@ COPY feedback feedback
 COPY persistence persistence
 COPY worker worker
 COPY projections projections
+COPY gateway gateway
 COPY app app
 RUN /venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 

@@ -13,7 +13,7 @@ SEED ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
-PACKAGES := feedback persistence worker projections app tests benchmarks
+PACKAGES := feedback persistence worker projections gateway app tests benchmarks
 
 .PHONY: up test bench lint fuzz chaos clean
 

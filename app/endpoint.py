@@ -66,7 +66,11 @@ def read_endpoint(data: Path) -> Endpoint | None:
 def home_defaults(data: Path) -> dict[str, object]:
     """Where a system that lives in `data` keeps its things, when nothing says otherwise."""
     home = data.absolute()
-    return {"sidecar_url": f"sqlite:///{home / 'sidecar.sqlite3'}", "sessions": str(home / "sessions")}
+    return {
+        "sidecar_url": f"sqlite:///{home / 'sidecar.sqlite3'}",
+        "sessions": str(home / "sessions"),
+        "gateway_tokens": str(home / "tokens.json"),
+    }
 
 
 def settings_in(

@@ -97,7 +97,7 @@ def parse_request(
     Raises:
         InvalidRequest: not JSON, a duplicate key, NaN, an unknown or missing member, a wrong type, a lone surrogate.
     """
-    members = _parse_json(document) if isinstance(document, bytes | str) else document
+    members = parse_json(document) if isinstance(document, bytes | str) else document
     check_members(members)
     try:
         request = msgspec.convert(members, _SHAPES[operation])
@@ -145,7 +145,12 @@ def invalid(error: msgspec.ValidationError) -> InvalidRequest:
     return InvalidRequest(path.replace("`", "")[:_MOST_SAID], reason[:_MOST_SAID])
 
 
-def _parse_json(document: bytes | str) -> Any:
+def parse_json(document: bytes | str) -> Any:
+    """Strict JSON: UTF-8, no member twice, no NaN or Infinity.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
     try:
         # JSON between systems is UTF-8 without a byte order mark (RFC 8259, 8.1); `json.loads` would guess.
         text = document.decode() if isinstance(document, bytes) else document

@@ -58,6 +58,28 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds: no deadline may lie further ahead, and a record is kept for so long past its deadline."""
     event_retention: Positive = 4096
     """Events kept per partition in its stream, roughly; the store keeps them for `command_retention`."""
+    gateway_host: str = "127.0.0.1"
+    """Where the gateway listens. Off the loopback it needs tokens or an issuer."""
+    gateway_port: Annotated[int, Meta(ge=0, le=65535)] = 8080
+    """0: any free port."""
+    gateway_tokens: str = "data/tokens.json"
+    """The file of bearer tokens (`feedback token`). Where it is there, every request needs one."""
+    gateway_issuer: str = ""
+    """An OIDC issuer (https) whose access tokens are taken as well. Empty: none."""
+    gateway_audience: str = ""
+    """What such a token must be meant for (`aud`). Required with an issuer."""
+    gateway_origins: str = ""
+    """Origins of other sites whose pages may use the gateway, separated by commas. Empty: none (CORS off)."""
+    gateway_hosts: str = ""
+    """Names, besides the loopback's, that a request's Host may have; required of all once set."""
+    gateway_rate: Annotated[float, Meta(gt=0, le=1_000_000)] = 50.0
+    """Requests a second that one token may make, after a first burst of twice as many."""
+    gateway_timeout: Seconds = 10.0
+    """Seconds that a request waits for its answer before it is 503."""
+    gateway_certificate: str = ""
+    """A PEM file: the gateway then speaks TLS. Empty: a proxy in front of it does, or nobody."""
+    gateway_key: str = ""
+    """The certificate's private key, a PEM file. Empty: it stands in the certificate's file."""
 
 
 def load_settings(

@@ -18,6 +18,8 @@ _COMMANDS = {
     "up": ("up", "run everything on this machine: server, worker, projector"),
     "worker": ("worker", "run one worker; several share the partitions"),
     "projector": ("projector", "run the projector, which answers list queries"),
+    "gateway": ("gateway", "serve HTTP: ratings, live events"),
+    "token": ("token", "create, list or revoke the gateway's bearer tokens"),
     "put": ("ratings", "rate a message"),
     "delete": ("ratings", "remove the rating of a message"),
     "list": ("ratings", "list a Session's ratings"),

@@ -25,6 +25,17 @@ SETTING_HELP = {
     "failure_ttl": "seconds that a failed command stays in RQ's failed registry",
     "command_retention": "seconds for which a command id is remembered, at least",
     "event_retention": "events kept per partition in Redis, roughly",
+    "gateway_host": "address to listen on (127.0.0.1); another than the loopback needs tokens or an issuer",
+    "gateway_port": "port to listen on (8080; 0: any free one)",
+    "gateway_tokens": "file of bearer tokens, kept by `feedback token` (DIR/tokens.json)",
+    "gateway_issuer": "OIDC issuer whose access tokens are taken as well",
+    "gateway_audience": "audience that those must be meant for",
+    "gateway_origins": "other sites whose pages may use the gateway (CORS), separated by commas",
+    "gateway_hosts": "names that a request's Host may have, separated by commas",
+    "gateway_rate": "requests a second that one token may make (50)",
+    "gateway_timeout": "seconds that a request waits for its answer (10)",
+    "gateway_certificate": "PEM file of a certificate, for TLS",
+    "gateway_key": "PEM file of its private key",
 }
 
 
@@ -36,8 +47,9 @@ def add_common(parser: ArgumentParser) -> None:
 
 
 def add_settings(parser: ArgumentParser, *names: str) -> None:
-    """Flags for these settings, all of them by default. Values are checked with those of the other sources."""
-    for name in names or Settings.__struct_fields__:
+    """Flags for these settings; by default for all but the gateway's. Values are checked with the other sources'."""
+    usual = [name for name in Settings.__struct_fields__ if not name.startswith("gateway_")]
+    for name in names or usual:
         parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=SETTING_HELP.get(name))
 
 

@@ -18,7 +18,7 @@ def test_the_table_has_every_setting_with_its_default() -> None:
     fields = {field.name: field for field in msgspec.structs.fields(Settings)}
     assert ROWS.keys() == fields.keys()
     for name, field in fields.items():
-        assert ROWS[name] == ("required" if field.required else str(field.default))
+        assert ROWS[name] == ("required" if field.required else str(field.default) or "none")
 
 
 def test_every_setting_has_a_help_text() -> None:

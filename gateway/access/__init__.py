@@ -1,0 +1,1 @@
+"""Who may: bearer tokens, access tokens of an issuer, and how often."""

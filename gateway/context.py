@@ -1,0 +1,37 @@
+"""What the routes share: settings, the client, a connection to the server, the guard, the live events."""
+
+from collections.abc import Callable
+
+from feedback.aio import AsyncFeedbackClient
+from feedback.calls import wall_clock_ms
+from feedback.connection import connect_async
+from feedback.settings import Settings
+from gateway.access.authentication import authenticator_for
+from gateway.guard import Guard
+
+
+class Gateway:
+    """One gateway process. For one event loop."""
+
+    def __init__(self, settings: Settings, *, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
+        """Nothing is sent yet. Deadlines of commands are counted from `clock_ms`.
+
+        Raises:
+            SettingsInvalid: a setting of the gateway is malformed, or everybody could use it from elsewhere.
+            QueueUnavailable: `redis_url` is no URL.
+        """
+        self.settings = settings
+        self.guard = Guard(settings, authenticator_for(settings))
+        self.redis = connect_async(settings.redis_url)
+        self.client = AsyncFeedbackClient(self.redis, clock_ms=clock_ms)
+        self.is_draining = False
+
+    def drain(self) -> None:
+        """No longer ready; streams of events end, requests that are under way go on. Repeatable."""
+        self.is_draining = True
+
+    async def close(self) -> None:
+        """Release the connections."""
+        self.drain()
+        await self.client.close()
+        await self.redis.aclose()

@@ -1,0 +1,1 @@
+"""Routes by topic; each module has one function that gives its routes."""

@@ -1,0 +1,159 @@
+"""Listening: uvicorn with bounds of its own, a port that is known before it serves, and an end that is in order."""
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+import uvloop
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from feedback.calls import wall_clock_ms
+from feedback.errors import SettingsInvalid
+from feedback.settings import Settings
+from gateway.app import create_app
+from gateway.context import Gateway
+
+MOST_CONNECTIONS = 4096
+MOST_HEADER_BYTES = 64 * 1024
+"""Of a request's line and headers together."""
+HEADERS_WITHIN_S = 10.0
+"""Seconds that a connection may take for a request's headers, from its first byte on."""
+IDLE_S = 30
+"""Seconds that a connection without a request stays open."""
+
+_BACKLOG = 1024
+
+_log = logging.getLogger(__name__)
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol takes headers of any size and waits for them for ever; this one does neither."""
+
+    _awaits_headers = True
+    _header_bytes = 0
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        super().connection_made(transport)
+        self._start_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        awaited_headers = self._awaits_headers
+        super().data_received(data)
+        if awaited_headers and self._awaits_headers:
+            self._header_bytes += len(data)
+            if self._header_bytes > MOST_HEADER_BYTES and not self.transport.is_closing():
+                self.send_400_response("Headers too large.")
+
+    def on_message_begin(self) -> None:
+        self._start_waiting()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def _start_waiting(self) -> None:
+        self._stop_waiting()
+        self._awaits_headers, self._header_bytes = True, 0
+        self._timer = self.loop.call_later(HEADERS_WITHIN_S, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        self._awaits_headers = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class _Server(uvicorn.Server):
+    """Stops when an event of the process says so; signals are the process's business."""
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway, stop: threading.Event) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+        self._stop = stop
+
+    async def on_tick(self, counter: int) -> bool:
+        self.should_exit = self.should_exit or self._stop.is_set()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # First: what goes on for as long as its reader wants would keep the server from its end.
+        self._gateway.drain()
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def run_gateway(
+    settings: Settings,
+    stop: threading.Event,
+    announce: Callable[[str], None],
+    *,
+    clock_ms: Callable[[], int] = wall_clock_ms,
+) -> None:
+    """Serve until `stop` is set, then finish what is under way, within `shutdown_grace` seconds.
+
+    `announce` is told the URL as soon as connections are accepted.
+
+    Raises:
+        SettingsInvalid: a setting of the gateway is malformed, address or certificate cannot be used, or everybody
+            could use it from elsewhere.
+        QueueUnavailable: `redis_url` is no URL.
+    """
+    gateway = Gateway(settings, clock_ms=clock_ms)
+    with _listen(settings) as listener:
+        config = _config(settings, gateway)
+        host, port = settings.gateway_host, listener.getsockname()[1]
+        scheme = "https" if config.is_ssl else "http"
+        url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        if not gateway.guard.authenticator.is_required:
+            _log.warning("everybody on this machine may rate: there are no tokens and no issuer url=%s", url)
+        announce(url)
+        uvloop.run(_Server(config, gateway, stop).serve([listener]))
+
+
+def _listen(settings: Settings) -> socket.socket:
+    """A socket that accepts connections already; they wait until the server takes them."""
+    host, port = settings.gateway_host, settings.gateway_port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise SettingsInvalid(f"gateway_host, gateway_port: {host}:{port}: {error.strerror or error}") from None
+
+
+def _config(settings: Settings, gateway: Gateway) -> uvicorn.Config:
+    config = uvicorn.Config(
+        create_app(gateway),
+        http=BoundedProtocol,
+        ws="none",
+        lifespan="on",
+        interface="asgi3",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=max(1, round(settings.shutdown_grace)),
+        ssl_certfile=settings.gateway_certificate or None,
+        ssl_keyfile=settings.gateway_key or None,
+    )
+    try:
+        config.load()
+    except OSError as error:  # of which SSLError is one
+        raise SettingsInvalid(f"gateway_certificate, gateway_key: {error}") from None
+    return config

@@ -1,0 +1,1 @@
+"""HTTP by itself: problem documents, bodies, ids in paths, preconditions, origins. Knows the contract, no server."""

@@ -1,0 +1,98 @@
+"""Which pages a request may come from: against forged requests of other sites, and names rebound to the loopback."""
+
+from http import HTTPStatus
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+
+from feedback.errors import SettingsInvalid
+from gateway.web.problems import refused
+
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_SAFE = ("GET", "HEAD", "OPTIONS")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address; a name other than localhost may lead anywhere."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def parse_origins(setting: str) -> tuple[str, ...]:
+    """`gateway_origins`, each as browsers spell it.
+
+    Raises:
+        SettingsInvalid: one of them is no origin.
+    """
+    return tuple(map(_origin, _words(setting)))
+
+
+class OriginRule:
+    """Decides by `Host`, `Origin` and `Sec-Fetch-Site`. Pure."""
+
+    def __init__(self, *, listens_on: str, hosts: str, origins: tuple[str, ...]) -> None:
+        """`hosts` is the setting `gateway_hosts`; `origins` are of other sites that may."""
+        named = frozenset(map(str.lower, _words(hosts)))
+        self._hosts = _LOOPBACK | named if named or is_loopback(listens_on) else frozenset[str]()
+        self._origins = frozenset(origins)
+
+    def check(self, method: str, headers: Headers) -> None:
+        """Let the request pass.
+
+        Raises:
+            Refused: 421 for a Host that is not this server's, 403 for a page of another site.
+        """
+        host = headers.get("host", "")
+        if self._hosts and _name(host) not in self._hosts:
+            sentence = "This server has no such name (gateway_hosts)."
+            raise refused(HTTPStatus.MISDIRECTED_REQUEST, "host-unknown", sentence)
+        if self._is_foreign(method, headers, host):
+            sentence = "The request comes from a page of another site (gateway_origins)."
+            raise refused(HTTPStatus.FORBIDDEN, "origin-foreign", sentence)
+
+    def _is_foreign(self, method: str, headers: Headers, host: str) -> bool:
+        origin = headers.get("origin")
+        if origin is None:
+            # Old browsers leave Origin out; whoever is no browser sends neither.
+            return method not in _SAFE and headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+        if origin in self._origins:
+            return False
+        scheme, _, place = origin.partition("://")
+        # A proxy that ends TLS changes the scheme; name and port stay.
+        return scheme not in _DEFAULT_PORTS or _full(place, scheme) != _full(host, scheme)
+
+
+def _words(setting: str) -> list[str]:
+    return [word for part in setting.split(",") if (word := part.strip())]
+
+
+def _origin(word: str) -> str:
+    scheme, _, place = word.rstrip("/").lower().partition("://")
+    name, port = _name(place), _port(place)
+    spelled = place in (name, f"{name}:{port}", f"[{name}]", f"[{name}]:{port}")
+    if scheme not in _DEFAULT_PORTS or not name or not spelled:
+        raise SettingsInvalid(f"gateway_origins: {word!r} is no origin, such as https://ratings.example")
+    return f"{scheme}://{place.removesuffix(f':{_DEFAULT_PORTS[scheme]}')}"
+
+
+def _name(place: str) -> str:
+    """The host's name in `host:port`, in lower case and without brackets; empty when there is none."""
+    try:
+        return urlsplit(f"//{place}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _port(place: str) -> int | None:
+    try:
+        return urlsplit(f"//{place}").port
+    except ValueError:
+        return None
+
+
+def _full(place: str, scheme: str) -> tuple[str, int]:
+    return _name(place), _port(place) or _DEFAULT_PORTS[scheme]
