@@ -20,6 +20,8 @@ from persistence.sidecar.sqlite_transaction import COUNT, SqliteTransaction, fin
 from persistence.sidecar.store import (
     CommandRecord,
     Fence,
+    HistoryPosition,
+    RecordedOutcome,
     SessionFeedback,
     StoredSession,
     StoredTopology,
@@ -41,6 +43,25 @@ _RAISE_EPOCH = """INSERT INTO fence (generation, partition, epoch, owner, sequen
 _HEAD = "SELECT sequence FROM fence WHERE generation = ? AND partition = ?"
 _OUTCOMES = """SELECT sequence, event FROM command
                WHERE generation = ? AND partition = ? AND sequence > ? ORDER BY sequence LIMIT ?"""
+# Stretch by stretch (see the index), from the first number that is not forgotten; events only of what is asked for.
+_HISTORY = """WITH RECURSIVE stretch (generation, partition, number, last) AS (
+                  SELECT generation, partition, (
+                      SELECT min(sequence) >> 11 FROM command
+                      WHERE command.generation = fence.generation AND command.partition = fence.partition
+                  ), sequence >> 11
+                  FROM fence WHERE (generation, partition) >= (?1, ?2)
+                  UNION ALL
+                  SELECT generation, partition, number + 1, last FROM stretch WHERE number < last
+              ), found AS (
+                  SELECT command.generation, command.partition, command.sequence
+                  FROM stretch CROSS JOIN command INDEXED BY command_history
+                      ON command.generation = stretch.generation AND command.partition = stretch.partition
+                      AND command.sequence >> 11 = stretch.number AND command.session = ?4
+                  WHERE (command.generation, command.partition, command.sequence) > (?1, ?2, ?3)
+                  ORDER BY 1, 2, 3 LIMIT ?5
+              )
+              SELECT generation, partition, sequence, applied_at, event
+              FROM found CROSS JOIN command USING (generation, partition, sequence) ORDER BY 1, 2, 3"""
 # One statement, hence one snapshot; a Session without items gives one row of NULLs.
 _FEEDBACK = """SELECT session.created_at, cwd, revision, position,
                       message_id, rating, note, version, item.created_at, updated_at
@@ -148,6 +169,12 @@ class SqliteStore:
         """Recorded (sequence, event) pairs of a partition past `after`, ascending."""
         with self._connections.lease() as connection:
             return connection.execute(_OUTCOMES, (partition.generation, partition.number, after, limit)).fetchall()
+
+    def history(self, session_id: str, after: HistoryPosition, limit: int) -> list[RecordedOutcome]:
+        """Recorded outcomes of a Session past `after`, in commit order."""
+        with self._connections.lease() as connection:
+            rows = connection.execute(_HISTORY, (*after, session_id, limit)).fetchall()
+        return [RecordedOutcome(PartitionId(generation, number), *rest) for generation, number, *rest in rows]
 
     def record(self, command_id: str) -> CommandRecord | None:
         """One command's record."""

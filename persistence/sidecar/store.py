@@ -56,6 +56,27 @@ class CommandRecord(Struct, frozen=True, kw_only=True):
     expires_at: int
 
 
+class RecordedOutcome(Struct, frozen=True):
+    """One outcome of a Session's history: its place, when it was applied (milliseconds), its event (encoded)."""
+
+    partition: PartitionId
+    sequence: int
+    applied_at: int
+    event: bytes
+
+    @property
+    def position(self) -> "HistoryPosition":
+        """Where the history goes on behind it."""
+        return self.partition.generation, self.partition.number, self.sequence
+
+
+HistoryPosition: TypeAlias = tuple[int, int, int]
+"""A place in a Session's history: generation, partition and sequence of an outcome."""
+
+HISTORY_START: HistoryPosition = (0, 0, 0)
+"""Before every outcome."""
+
+
 class Snapshot(Struct, frozen=True):
     """What a batch needs to know; missing keys mean "not stored".
 
@@ -191,6 +212,13 @@ class SidecarStore(Protocol):
 
     def outcomes(self, partition: PartitionId, after: int, limit: int) -> list[tuple[int, bytes]]:
         """Recorded (sequence, event) pairs of a partition past `after`, ascending."""
+        ...
+
+    def history(self, session_id: str, after: HistoryPosition, limit: int) -> list[RecordedOutcome]:
+        """Up to `limit` recorded outcomes of a Session past `after`, in commit order.
+
+        Commit order is that of generation and sequence: a Session is in one partition of each generation.
+        """
         ...
 
     def record(self, command_id: str) -> CommandRecord | None:
