@@ -133,6 +133,25 @@ class Catalog:
                     entries.append(entry)
         return entries
 
+    def projects(self) -> list[str]:
+        """The project directories, sorted. Raises OSError, as `find` does for a root that was taken away."""
+        return list(self._known_projects(refresh=True))
+
+    def segments(self, project: str) -> list[str]:
+        """The Session directories of a project, sorted. Raises OSError."""
+        return sorted(_directories(f"{self._root}/{project}"))
+
+    def locate(self, project: str, segment: str) -> tuple[str, Location] | None:
+        """Whose log lies in a Session's directory, and where; None when there is none.
+
+        Raises LogAmbiguous for one in both encodings, OSError.
+        """
+        session_id = session_id_of(segment)
+        if session_id is None:
+            return None
+        location = self._look_into(session_id, project, segment)
+        return None if location is None else (session_id, location)
+
     def _entry(self, project: str, segment: str) -> LogEntry | None:
         session_id = session_id_of(segment)
         names = _log_names(f"{self._root}/{project}/{segment}")
