@@ -10,7 +10,7 @@ from redis import asyncio as aio
 from redis.exceptions import RedisError
 
 from feedback import connection
-from feedback.calls import Call, Flow, wall_clock_ms
+from feedback.calls import Blocking, Call, Flow, wall_clock_ms
 from feedback.errors import ShuttingDown
 from feedback.flows import MAX_QUEUED, Submitted
 from feedback.operations import DEFAULT_TIMEOUT_S, Operations
@@ -115,11 +115,11 @@ class AsyncFeedbackClient:
         return await self._drive(self._operations.settle(submitted, timeout))
 
     async def _send(self, call: Call) -> Any:
-        if call.then is None:
+        if not call.then:
             return await self._redis.execute_command(*call.args)
         async with self._redis.pipeline(transaction=False) as pipeline:
-            pipeline.execute_command(*call.args)
-            pipeline.execute_command(*call.then)
+            for command in (call.args, *call.then):
+                pipeline.execute_command(*command)
             return await pipeline.execute()
 
     async def _drive(self, flow: Flow[T]) -> T:
@@ -135,6 +135,8 @@ class AsyncFeedbackClient:
                         step = flow.throw(error)
                     else:
                         step = flow.send(reply)
+                elif isinstance(step, Blocking):
+                    step = flow.send(await asyncio.to_thread(step.work))
                 else:
                     await asyncio.sleep(step.seconds)
                     step = next(flow)

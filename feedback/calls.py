@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -10,6 +10,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from feedback.connection import is_passing, is_passing_reply
 from feedback.errors import QueueUnavailable
+from feedback.lines import Command
 from feedback.scripting import Script
 
 T = TypeVar("T")
@@ -19,10 +20,10 @@ _FIRST_CONTACT_S = 2.0
 
 
 class Call(Struct, frozen=True):
-    """Send one Redis command; or two behind each other on one connection, whose replies come as a list."""
+    """Send one Redis command; or it and others behind it in one write, whose replies come as a list."""
 
-    args: tuple[Any, ...]
-    then: tuple[Any, ...] | None = None
+    args: Command
+    then: tuple[Command, ...] = ()
 
 
 class Sleep(Struct, frozen=True):
@@ -31,7 +32,13 @@ class Sleep(Struct, frozen=True):
     seconds: float
 
 
-Flow: TypeAlias = Generator[Call | Sleep, Any, T]
+class Blocking(Struct, frozen=True):
+    """Do something that may wait for a disk, and raises nothing; what it returns is the reply."""
+
+    work: Callable[[], object]
+
+
+Flow: TypeAlias = Generator[Call | Sleep | Blocking, Any, T]
 """Yields what to do, is sent the reply or thrown the `RedisError`, and returns a T."""
 
 
@@ -47,7 +54,7 @@ class Caller:
         self.connected = False
         """Whether the server ever answered."""
 
-    def call(self, args: tuple[Any, ...], deadline: float, then: tuple[Any, ...] | None = None) -> Flow[Any]:
+    def call(self, args: Command, deadline: float, then: tuple[Command, ...] = ()) -> Flow[Any]:
         """One call (`deadline` on the monotonic clock), sent again while its answer is missing.
 
         Raises:
@@ -80,7 +87,7 @@ class Caller:
         args: Sequence[Any],
         deadline: float,
         *,
-        then: tuple[Any, ...] | None = None,
+        then: tuple[Command, ...] = (),
     ) -> Flow[Any]:
         """As `call`, for a script; a server that does not know it is taught."""
         try:

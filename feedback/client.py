@@ -10,9 +10,10 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from feedback import connection
-from feedback.calls import Call, Flow, wall_clock_ms
+from feedback.calls import Blocking, Call, Flow, wall_clock_ms
 from feedback.errors import ShuttingDown
 from feedback.flows import MAX_QUEUED, Submitted
+from feedback.lines import Lines
 from feedback.operations import DEFAULT_TIMEOUT_S, Operations
 from feedback.requests import Request
 from feedback.results import Result
@@ -74,6 +75,7 @@ class FeedbackClient:
         deadlines are counted from `clock_ms`, milliseconds since the Unix epoch.
         """
         self._redis = connection.like(redis)
+        self._lines = Lines(self._redis)
         self._operations = Operations(block_s=connection.BLOCK_S, max_queued=max_queued, clock_ms=clock_ms)
         self._closed = False
 
@@ -117,6 +119,7 @@ class FeedbackClient:
     def close(self) -> None:
         """Release the connections. Later calls raise `ShuttingDown`."""
         self._closed = True
+        self._lines.close()
         self._redis.close()
 
     def __enter__(self) -> Self:
@@ -131,12 +134,8 @@ class FeedbackClient:
         return self._drive(self._operations.settle(submitted, timeout))
 
     def _send(self, call: Call) -> Any:
-        if call.then is None:
-            return self._redis.execute_command(*call.args)
-        with self._redis.pipeline(transaction=False) as pipeline:
-            pipeline.execute_command(*call.args)
-            pipeline.execute_command(*call.then)
-            return pipeline.execute()
+        replies = self._lines.send(call.args, *call.then)
+        return replies if call.then else replies[0]
 
     def _drive(self, flow: Flow[T]) -> T:
         if self._closed:
@@ -151,6 +150,8 @@ class FeedbackClient:
                         step = flow.throw(error)
                     else:
                         step = flow.send(reply)
+                elif isinstance(step, Blocking):
+                    step = flow.send(step.work())
                 else:
                     time.sleep(step.seconds)
                     step = next(flow)

@@ -214,7 +214,7 @@ class Flows:
     def _enqueue(self, envelopes: Sequence[Envelope], deadline: float, *, durable: bool) -> Flow[list[bytes]]:
         while True:
             # On the connection of the enqueueing: WAITAOF is about what came in on that.
-            fsync = ("WAITAOF", 1, 0, _left_ms(deadline)) if durable else None
+            fsync = (("WAITAOF", 1, 0, _left_ms(deadline)),) if durable else ()
             topology = yield from self._known_topology(deadline)
             args: list[Any] = [
                 topology.generation,
@@ -358,10 +358,15 @@ def _result(answer: queries.Answered | queries.Failed) -> Result:
 
 
 def _stream_entries(reply: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
-    """One stream's entries from XREAD's reply, which RESP2 gives as pairs and RESP3 as a map."""
+    """One stream's entries from XREAD's reply, as the server gives it or as redis-py makes it, in RESP2 or RESP3."""
     if not reply:
         return []
     entries = next(iter(reply.values())) if isinstance(reply, dict) else reply[0][1]
     # RESP3 through redis-py wraps a stream's entries in one more list.
-    flat = entries[0] if entries and isinstance(entries[0], list) else entries
-    return [(entry_id, fields) for entry_id, fields in flat]
+    if entries and isinstance(entries[0], list) and isinstance(entries[0][0], tuple):
+        entries = entries[0]
+    return [(entry_id, _fields(fields)) for entry_id, fields in entries]
+
+
+def _fields(fields: Any) -> dict[bytes, bytes]:
+    return fields if isinstance(fields, dict) else dict(zip(fields[::2], fields[1::2], strict=True))

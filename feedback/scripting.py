@@ -12,18 +12,20 @@ from redis.exceptions import NoScriptError
 class Script:
     """One Lua operation: `<package>/scripts/<name>.lua`. Its header says what KEYS, ARGV and the reply are."""
 
-    def __init__(self, package: str, name: str) -> None:
+    def __init__(self, package: str, name: str, *, read_only: bool = False) -> None:
+        """`read_only`: it writes nothing, so it needs no right to write to its keys."""
         self.name = name
+        self._suffix = "_RO" if read_only else ""
         self.source = files(package).joinpath("scripts", f"{name}.lua").read_text(encoding="utf-8")
         self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
     def by_digest(self, keys: Sequence[str | bytes], args: Sequence[Any]) -> tuple[Any, ...]:
         """The command that the server knows the script for, unless it forgot (NOSCRIPT)."""
-        return ("EVALSHA", self.sha, len(keys), *keys, *args)
+        return (f"EVALSHA{self._suffix}", self.sha, len(keys), *keys, *args)
 
     def by_source(self, keys: Sequence[str | bytes], args: Sequence[Any]) -> tuple[Any, ...]:
         """The command that also teaches the script to the server."""
-        return ("EVAL", self.source, len(keys), *keys, *args)
+        return (f"EVAL{self._suffix}", self.source, len(keys), *keys, *args)
 
     def __call__(self, redis: Redis, keys: Sequence[str | bytes], args: Sequence[Any]) -> Any:
         """Run it; a server that restarted or flushed its scripts is taught again."""

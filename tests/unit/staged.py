@@ -7,7 +7,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from feedback import calls, flows
-from feedback.calls import Call, Flow
+from feedback.calls import Blocking, Call, Flow
 from feedback.flows import Flows
 from feedback.requests import Put
 
@@ -55,6 +55,9 @@ class Stage:
         try:
             step = next(flow)
             while True:
+                if isinstance(step, Blocking):
+                    step = flow.send(step.work())
+                    continue
                 if not isinstance(step, Call):
                     self.slept_s += step.seconds
                     self.clock.now_s += step.seconds

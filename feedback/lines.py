@@ -1,0 +1,76 @@
+"""Round trips on connections of one's own, without what redis-py does around each.
+
+Its pool, hooks, records and retries take 20 µs of a round trip that takes 25 without them.
+"""
+
+import os
+from typing import Any
+
+from redis import Redis
+from redis.connection import ConnectionInterface
+from redis.exceptions import ResponseError
+
+Command = tuple[Any, ...]
+
+
+class Lines:
+    """Connections to the server of a client, each used by one thread at a time. Safe to share between threads.
+
+    A connection that broke is made anew by the next who needs one; nothing is sent twice.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        self._pool = redis.connection_pool
+        self._process = os.getpid()
+        self._free: list[ConnectionInterface] = []
+        self._closed = False
+
+    def send(self, *commands: Command) -> list[Any]:
+        """Send commands in one write, and wait for the reply to each, as the server gives it.
+
+        Raises:
+            RedisError: the server refused one of them, or the connection broke. The replies that were still
+                to come are not waited for.
+        """
+        line = self._take()
+        missing = len(commands)
+        try:
+            line.send_packed_command(line.pack_commands(commands))
+            replies = []
+            for _ in commands:
+                missing -= 1
+                replies.append(line.read_response())
+        except BaseException as error:
+            # An error that is the last reply leaves the connection in step.
+            if missing or not isinstance(error, ResponseError):
+                line.disconnect()
+            raise
+        finally:
+            self._give_back(line)
+        return replies
+
+    def drop(self) -> None:
+        """Break the connections that nobody uses right now: they may lead to a server that is the primary no more."""
+        for line in self._free:
+            line.disconnect()
+
+    def close(self) -> None:
+        """Close all connections, those in use when they are given back."""
+        self._closed = True
+        while self._free:
+            self._free.pop().disconnect()
+
+    def _take(self) -> ConnectionInterface:
+        if self._process != os.getpid():
+            # After a fork the connections are the parent's.
+            self._process, self._free = os.getpid(), []
+        try:
+            return self._free.pop()
+        except IndexError:
+            return self._pool.make_connection()
+
+    def _give_back(self, line: ConnectionInterface) -> None:
+        if self._closed:
+            line.disconnect()
+        else:
+            self._free.append(line)
