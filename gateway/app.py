@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from gateway.context import Gateway
+from gateway.routes.events import event_routes
 from gateway.routes.health import health_routes
 from gateway.routes.remote import remote_routes
 from gateway.routes.rest import rest_routes
@@ -34,6 +35,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
         routes=[
             *remote_routes(gateway),
             *rest_routes(gateway),
+            *event_routes(gateway),
             *health_routes(gateway),
         ],
         middleware=[Middleware(EncodedPaths), *_cors(gateway.guard.origins)],

@@ -8,6 +8,7 @@ from feedback.connection import connect_async
 from feedback.settings import Settings
 from gateway.access.authentication import authenticator_for
 from gateway.guard import Guard
+from gateway.live.hub import EventHub
 
 
 class Gateway:
@@ -24,11 +25,13 @@ class Gateway:
         self.guard = Guard(settings, authenticator_for(settings))
         self.redis = connect_async(settings.redis_url)
         self.client = AsyncFeedbackClient(self.redis, clock_ms=clock_ms)
+        self.hub = EventHub(self.redis)
         self.is_draining = False
 
     def drain(self) -> None:
         """No longer ready; streams of events end, requests that are under way go on. Repeatable."""
         self.is_draining = True
+        self.hub.close()
 
     async def close(self) -> None:
         """Release the connections."""

@@ -37,8 +37,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _header_bytes = 0
     _timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         self._start_waiting()
 
@@ -57,6 +56,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._start_waiting()
         super().on_message_begin()
+        # For an answer whose reader takes nothing any more (`gateway.live.answer`).
+        self.scope["state"]["abort"] = self.transport.abort
 
     def on_headers_complete(self) -> None:
         self._stop_waiting()

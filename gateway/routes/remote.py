@@ -44,26 +44,26 @@ class _Details(Struct, frozen=True):
     """Nothing: the original has no details of an internal error either."""
 
 
-class InternalError(Struct, frozen=True):
+class InternalError(Struct, frozen=True, kw_only=True):
     """A request that is malformed, or could not be answered."""
 
-    message: str
     code: Literal["internal"] = "internal"
+    message: str
     details: _Details = _Details()
 
 
-class Succeeded(Struct, frozen=True):
+class Succeeded(Struct, frozen=True, kw_only=True):
     """`value` is the contract's result, which may be a business error."""
 
-    value: Any
     ok: Literal[True] = True
+    value: Result
 
 
-class Failed(Struct, frozen=True):
+class Failed(Struct, frozen=True, kw_only=True):
     """No answer could be had."""
 
-    error: InternalError
     ok: Literal[False] = False
+    error: InternalError
 
 
 class ServerResponse(Struct, frozen=True, rename="camel", tag_field="type", tag="server-response"):
@@ -92,8 +92,9 @@ def _route(gateway: Gateway, verb: Verb) -> BaseRoute:
             value = await _answer(gateway, verb, _request_in(document, method), call.principal)
         except FeedbackError as error:
             note_failure(error)
-            return json_answer(ServerResponse(rpc_id, Failed(InternalError(f"{error.code}: {sentence_of(error)}"))))
-        return json_answer(ServerResponse(rpc_id, Succeeded(value)))
+            failure = InternalError(message=f"{error.code}: {sentence_of(error)}")
+            return json_answer(ServerResponse(rpc_id, Failed(error=failure)))
+        return json_answer(ServerResponse(rpc_id, Succeeded(value=value)))
 
     return gateway.guard.route(f"/api/{method}", {"POST": Operation(call, _SCOPES[verb])})
 

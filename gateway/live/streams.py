@@ -1,0 +1,101 @@
+"""The event streams as a gateway reads them (docs/wire-format.md, section 6), and the topology that they follow."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from redis import asyncio as aio
+
+from feedback import keys
+from feedback.partitions import TOPOLOGY_FIELDS, PartitionId, Topology
+
+_LAST_SUFFIX = 2**64 - 1
+
+
+class Row(NamedTuple):
+    """A stream's entry: its sequence, and the event as it is encoded."""
+
+    sequence: int
+    data: bytes
+
+
+class Followed(NamedTuple):
+    """Generations whose events may still come, oldest first: the current one, and one that is being worked off."""
+
+    generations: tuple[Topology, ...]
+
+    @property
+    def current(self) -> Topology:
+        return self.generations[-1]
+
+    @property
+    def partitions(self) -> list[PartitionId]:
+        return [partition for topology in self.generations for partition in topology.all_partitions()]
+
+    def of_session(self, session_id: str) -> list[PartitionId]:
+        """Where a Session's events come, in this order: an old generation is worked off before the next is served."""
+        return [topology.partition_of(session_id) for topology in self.generations]
+
+
+async def read_followed(redis: aio.Redis) -> Followed | None:
+    """What to follow; None while no worker has set the server up, or what stands there is no topology.
+
+    The projector keeps an old generation's checkpoints until it has seen the last of its events.
+    """
+    try:
+        current = Topology.of_fields(await redis.execute_command("HMGET", keys.TOPOLOGY, *TOPOLOGY_FIELDS))
+    except ValueError:
+        return None
+    if current is None:
+        return None
+    former = current.generation - 1
+    numbers = await redis.execute_command("HLEN", keys.checkpoint(former))
+    if not numbers:
+        return Followed((current,))
+    older = Topology(generation=former, partitions=numbers, max_note_bytes=current.max_note_bytes)
+    return Followed((older, current))
+
+
+async def read_new(
+    redis: aio.Redis, positions: Mapping[PartitionId, int], *, count: int, block_ms: int
+) -> list[tuple[PartitionId, list[Row]]]:
+    """Entries past each partition's position, up to `count` each, oldest generation first; waits for the first one."""
+    by_key = {keys.events(partition).encode(): partition for partition in positions}
+    # Past every id of the position's sequence, as the projector does: `<sequence>-1` is none of ours.
+    after = [f"{position}-{_LAST_SUFFIX}" for position in positions.values()]
+    reply = await redis.execute_command("XREAD", "COUNT", count, "BLOCK", block_ms, "STREAMS", *by_key, *after)
+    found = [(by_key[key], [_row(*entry) for entry in entries]) for key, entries in _streams(reply)]
+    return sorted(found, key=lambda one: one[0])
+
+
+async def read_range(redis: aio.Redis, partition: PartitionId, after: int, upto: int, count: int) -> list[Row]:
+    """Up to `count` entries of the sequences `after` + 1 to `upto`."""
+    reply = await redis.execute_command("XRANGE", keys.events(partition), after + 1, upto, "COUNT", count)
+    return [_row(*entry) for entry in reply]
+
+
+async def last_sequences(redis: aio.Redis, partitions: Sequence[PartitionId]) -> dict[PartitionId, int]:
+    """The sequence of each stream's last entry (0: none)."""
+    async with redis.pipeline(transaction=False) as pipeline:
+        for partition in partitions:
+            pipeline.execute_command("XREVRANGE", keys.events(partition), "+", "-", "COUNT", 1)
+        replies: list[Any] = await pipeline.execute()
+    return {
+        partition: _row(*reply[0]).sequence if reply else 0
+        for partition, reply in zip(partitions, replies, strict=True)
+    }
+
+
+def _row(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Row:
+    return Row(int(entry_id.partition(b"-")[0]), fields.get(b"event", b""))
+
+
+def _streams(reply: Any) -> Iterable[tuple[bytes, list[Any]]]:
+    """XREAD's reply, which RESP2 gives as pairs and RESP3 as a map."""
+    if not reply:
+        return ()
+    if not isinstance(reply, dict):
+        return [(key, entries) for key, entries in reply]
+    # RESP3 through redis-py wraps a stream's entries in one more list.
+    return [
+        (key, entries[0] if entries and isinstance(entries[0], list) else entries) for key, entries in reply.items()
+    ]
