@@ -7,7 +7,8 @@ after a failed fsync of the directory, when either file may be there after a pow
 
 import os
 import secrets
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -27,6 +28,25 @@ def publish_file(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     temporary = _write_temporary(path, data, mode)
     try:
         path.hardlink_to(temporary)
+        fsync_directory(path.parent)
+    finally:
+        _discard(temporary)
+
+
+@contextmanager
+def staged_file(path: Path, *, replace: bool, mode: int = 0o600) -> Iterator[Path]:
+    """Gives a new, empty file beside `path` to fill, and puts it there when the block ends; when it raises, nothing.
+
+    `replace`: in place of what was there; else nothing may be there, or FileExistsError is raised in the end.
+    """
+    temporary = _write_temporary(path, b"", mode)
+    try:
+        yield temporary
+        _fsync_file(temporary)
+        if replace:
+            temporary.replace(path)
+        else:
+            path.hardlink_to(temporary)
         fsync_directory(path.parent)
     finally:
         _discard(temporary)
@@ -55,6 +75,14 @@ def write_all(descriptor: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
+
+
+def _fsync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _write_temporary(path: Path, data: bytes, mode: int) -> Path:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -53,6 +54,18 @@ class Ignored(Struct, frozen=True):
 
 Found: TypeAlias = Row | Refusal | Ignored
 """What a medium holds, entry by entry."""
+
+
+class Wrote(Enum):
+    """What became of a row that was to be written."""
+
+    NOW = "now"
+    ALREADY = "already"
+    """It stands there to the letter."""
+
+
+Outcome: TypeAlias = Wrote | Refusal
+"""What a medium says to a row that is written to it, or about what it held before."""
 
 
 class RecordInvalid(ValueError):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from feedback.errors import MediumInvalid
+from persistence.atomic_file import make_directories, staged_file
 from persistence.interchange.rows import (
     TABLE,
     UNIT,
@@ -51,18 +52,30 @@ def read_single(file: BinaryIO, path: Path, accepted: Collection[int] = (VERSION
     return _rows(file, document.table, repeated)
 
 
-def write_single(rows: Iterable[Row]) -> Iterator[bytes]:
+def document_of(rows: Iterable[Row]) -> Iterator[bytes]:
     """The document of these rows, piece by piece, as the original publishes it. The rows come in `key_order`."""
     yield (
         f'{{\n  "unit": {{\n    "name": "{UNIT}",\n    "version": {VERSION}\n  }},\n'
         f'  "global": null,\n  "tables": {{\n    "{TABLE}": {{'
     ).encode()
-    separator = "\n"
+    separator = ""
     for row in rows:
         key = json.dumps(row.session_id, ensure_ascii=False)
-        yield encoded(f"{separator}      {key}: {pretty(record_of(row), '      ')}")
-        separator = ",\n"
-    yield b"}\n  }\n}\n" if separator == "\n" else b"\n    }\n  }\n}\n"
+        yield encoded(f"{separator}\n      {key}: {pretty(record_of(row), '      ')}")
+        separator = ","
+    yield b"\n    }\n  }\n}\n" if separator else b"}\n  }\n}\n"
+
+
+def write_single(path: Path, rows: Iterable[Row], *, replace: bool) -> None:
+    """Put the document of these rows, which come in `key_order`, at `path`: whole, or not at all.
+
+    Raises:
+        FileExistsError: something is there, and not to `replace`.
+        OSError: it cannot be written.
+    """
+    make_directories(path.parent)
+    with staged_file(path, replace=replace) as staged, staged.open("wb") as file:
+        file.writelines(document_of(rows))
 
 
 class _Document:

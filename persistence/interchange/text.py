@@ -81,6 +81,7 @@ class JsonReader:
         self.next()
         while True:
             try:
+                value: Json
                 value, end = _DECODER.raw_decode(self._text, self._at)
             except (ValueError, RecursionError) as error:
                 # The window may end inside of it.
