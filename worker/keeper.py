@@ -45,6 +45,8 @@ class LeaseKeeper:
         self._report = report
         self._partitions = topologies.served.partitions
         self._generation = topologies.current.generation
+        # The loop looks whether a former generation is worked off: commands of the current one wait for that.
+        self._works_off = topologies.former is not None
         self._ttl_s = ttl_s
         self._owned = owned
         self._also_watched = also_watched
@@ -103,7 +105,12 @@ class LeaseKeeper:
     def _try_beat(self) -> None:
         try:
             view = self._beat()
-            if self.plan() or view.generation != self._generation or self._holds_other_than_it_owns(view):
+            if (
+                self._works_off
+                or self.plan()
+                or view.generation != self._generation
+                or self._holds_other_than_it_owns(view)
+            ):
                 self._table.ring()
             self._report.publish()
         except RedisError as error:

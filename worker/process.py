@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from feedback import connection, keys
 from feedback.calls import wall_clock_ms
+from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import QueueUnavailable, StoreUnavailable
 from feedback.settings import Settings
 from worker import topology as topologies
@@ -89,7 +90,9 @@ def _serve_generations(runtime: Runtime, worker_id: str, stop: threading.Event) 
             FeedbackWorker(PartitionLoop(served, worker_id), served, worker_id).serve(stop)
             proven = True
             if standing.former is not None and not stop.is_set():
+                reach(CrashPoint.BEFORE_RETIRING)
                 runtime.store.retire(standing.stored)
+                reach(CrashPoint.AFTER_RETIRING)
                 logger.info("generation retired generation=%d", standing.former.generation)
         except (RedisError, StoreUnavailable) as error:
             # Before the loop, which waits by itself: RQ asks the server who it is. What refuses one that has served

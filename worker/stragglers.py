@@ -10,6 +10,7 @@ from redis import Redis
 
 from feedback import keys, wire
 from feedback.commands import MAX_COMMAND_BYTES
+from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import InvalidRequest
 from feedback.partitions import PartitionId, Topology
 from feedback.scripting import Script
@@ -39,8 +40,11 @@ class Stragglers:
         for partition in self._retired:
             lists = (keys.queue(partition), keys.claimed(partition))
             jobs = _stragglers(self._redis, lists, (_MOST, 2 * MAX_COMMAND_BYTES, keys.RQ_JOB_PREFIX))
+            if jobs:
+                reach(CrashPoint.BEFORE_MOVE)
             for job_id, data in zip(jobs[::2], jobs[1::2], strict=True):
                 self._move(partition, job_id, self._place(data))
+                reach(CrashPoint.AFTER_MOVE)
             if jobs:
                 logger.info("moved to the current generation partition=%s jobs=%d", partition, len(jobs) // 2)
 

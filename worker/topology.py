@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from redis import Redis
 
 from feedback import keys
+from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import QueueUnavailable, SettingsInvalid
 from feedback.partitions import DEPLOYMENT_FIELD, TOPOLOGY_FIELDS, PartitionId, Topology
 from feedback.settings import Settings
@@ -101,6 +102,7 @@ def change(redis: Redis, store: SidecarStore, partitions: int) -> StoredTopology
         if not store.set_topology(successor, replacing=stored):
             raise QueueUnavailable("the topology was changed by somebody else at the same moment; look again")
         stored = successor
+        reach(CrashPoint.AFTER_SUCCESSION)
     # Also when nothing changed: an earlier try may have ended between the store and Redis.
     redis.hset(keys.TOPOLOGY, mapping={"generation": stored.generation, "partitions": stored.partitions})
     return stored

@@ -1,5 +1,6 @@
 """`feedback partitions`: show or change the number of queues that Sessions are spread over."""
 
+import os
 from argparse import ArgumentParser, Namespace
 from contextlib import closing
 
@@ -12,6 +13,7 @@ from app.cli.output import console, write_json
 from app.endpoint import require_server
 from app.exits import ExitCode
 from app.inspection import open_server
+from feedback import crashpoints
 from feedback.errors import InvalidRequest, StoreUnavailable
 from persistence.sidecar.store import SidecarStore, StoredTopology
 from worker import topology as topologies
@@ -64,6 +66,7 @@ def _changed(arguments: Namespace, redis: Redis, store: SidecarStore) -> StoredT
         SettingsInvalid, QueueUnavailable: it cannot be changed now.
     """
     if arguments.step == "set":
+        crashpoints.arm(os.environ)
         if not 1 <= arguments.number <= _MOST:
             raise InvalidRequest("N", f"expected 1 to {_MOST} partitions, got {arguments.number}")
         return topologies.change(redis, store, arguments.number)

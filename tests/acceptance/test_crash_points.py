@@ -33,8 +33,14 @@ INSIDE_ACKNOWLEDGEMENT = "inside-acknowledgement"
 TAKEOVER = (CrashPoint.AFTER_LEASE, CrashPoint.AFTER_FENCE, CrashPoint.AFTER_RECOVERY, CrashPoint.BEFORE_PUBLISHING)
 DRAIN = (CrashPoint.BEFORE_RELEASE, CrashPoint.BEFORE_LEAVING)
 PROJECTOR = (CrashPoint.BEFORE_CHECKPOINT, CrashPoint.AFTER_CHECKPOINT)
+GENERATIONS = (CrashPoint.AFTER_SUCCESSION, CrashPoint.BEFORE_RETIRING, CrashPoint.AFTER_RETIRING)
+STRAGGLERS = (CrashPoint.BEFORE_MOVE, CrashPoint.AFTER_MOVE)
+"""These and those: `test_generation_crashes`."""
 ENGINE = (CrashPoint.AFTER_BARRIER, CrashPoint.BEFORE_COMMIT, CrashPoint.INSIDE_COMMIT, CrashPoint.AFTER_COMMIT)
-WORKER = (*(point for point in CrashPoint if point not in PROJECTOR), INSIDE_ACKNOWLEDGEMENT)
+WORKER = (
+    *(point for point in CrashPoint if point not in (*PROJECTOR, *GENERATIONS, *STRAGGLERS)),
+    INSIDE_ACKNOWLEDGEMENT,
+)
 ALIVE = tuple(place for place in WORKER if place is not CrashPoint.INSIDE_COMMIT)
 """Where a worker can be frozen: not while it holds SQLite's write lock, which nobody else gets until it is thawed or
 killed. That is SQLite's nature (docs/operations.md)."""
