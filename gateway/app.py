@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from gateway.context import Gateway
+from gateway.routes.document import document_routes
 from gateway.routes.events import event_routes
 from gateway.routes.health import health_routes
 from gateway.routes.remote import remote_routes
@@ -36,6 +37,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
             *remote_routes(gateway),
             *rest_routes(gateway),
             *event_routes(gateway),
+            *document_routes(),
             *health_routes(gateway),
         ],
         middleware=[Middleware(EncodedPaths), *_cors(gateway.guard.origins)],

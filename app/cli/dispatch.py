@@ -23,6 +23,7 @@ _COMMANDS = {
     "put": ("ratings", "rate a message"),
     "delete": ("ratings", "remove the rating of a message"),
     "list": ("ratings", "list a Session's ratings"),
+    "audit": ("audit", "show who changed a Session's ratings, and when"),
     "partitions": ("partitions", "show or change the number of partitions"),
     "sessions": ("sessions", "list Sessions, their messages and ratings: what there is to rate"),
     "status": ("status", "show owners, queues and the projection's lag"),

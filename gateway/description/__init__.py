@@ -1,0 +1,1 @@
+"""The OpenAPI document: schemas from the types themselves, operations by hand."""
