@@ -22,9 +22,9 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-def console() -> Console:
+def console(*, stderr: bool = False) -> Console:
     """Text for people: colour on a terminal only (rich honours NO_COLOR), lines never wrapped."""
-    return _Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def printable(text: str) -> str:

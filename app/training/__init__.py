@@ -1,0 +1,1 @@
+"""Rated answers with the conversations before them, as records to train on."""
