@@ -1,0 +1,129 @@
+"""Partitions taken from whoever serves them, for one transaction of somebody who is no worker."""
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from uuid import uuid4
+
+from msgspec import Struct
+from redis import Redis
+
+from feedback import keys
+from feedback.connection import BLOCK_S
+from feedback.errors import QueueUnavailable
+from feedback.partitions import PartitionId, Topology
+from feedback.settings import Settings
+from persistence.sidecar.store import CommandRecord, Fence, PartitionsFenced, SidecarStore
+from worker import topology as topologies
+from worker.acknowledge import publish_missing
+from worker.claims import ClaimQueue
+from worker.core.shares import SINGLE_PREFIX
+from worker.leases import LeaseTable
+
+_PATIENCE_TTLS = 4
+
+
+class Turn(Struct, frozen=True):
+    """What was taken: the fences of these partitions, to commit under."""
+
+    topology: Topology
+    fences: Mapping[PartitionId, Fence]
+    workers: bool
+    """Whether a worker is alive, which wants its partitions back."""
+
+
+class Turns:
+    """Takes turns with the workers and with others of its kind.
+
+    The fence makes it safe, as it does for a worker: once it has risen, nobody commits under an older one, and whoever
+    is fenced off claims anew. The lease, where the server is known, spares the workers the attempt. Without a server
+    the store alone is told: a worker notices at its next commit, and publishes the events then.
+    """
+
+    def __init__(self, store: SidecarStore, redis: Redis | None, settings: Settings) -> None:
+        """`redis` is used by this object alone; its owner closes it."""
+        self._store = store
+        self._redis = redis
+        self._settings = settings
+        self._me = f"{SINGLE_PREFIX}{uuid4().hex}"
+
+    def topology(self) -> Topology:
+        """How Sessions are spread now.
+
+        Raises:
+            QueueUnavailable: the number of partitions is being changed.
+            SettingsInvalid, StoreUnavailable: the store was never set up, or cannot be read.
+        """
+        standing = topologies.current_standing(self._store, self._settings)
+        if standing.former is not None:
+            raise QueueUnavailable("the number of partitions is being changed; run this again when that is done")
+        return standing.current
+
+    @contextmanager
+    def take(self, session_ids: Collection[str]) -> Iterator[Turn]:
+        """The partitions of these Sessions, until the block ends. Commands that were claimed of them are back on their
+        queues, in order, and their event streams have all that was committed.
+
+        Raises:
+            PartitionsFenced: somebody was faster, or is so now; try again.
+            QueueUnavailable: no turn could be had in time, or the number of partitions is being changed.
+            RedisError, SettingsInvalid, StoreUnavailable
+        """
+        topology = self.topology()
+        partitions = sorted({topology.partition_of(session_id) for session_id in session_ids})
+        with ExitStack() as stack:
+            workers = self._redis is not None and self._lease(self._redis, topology, partitions, stack)
+            fences = self._store.acquire_fences(partitions, self._me)
+            if missing := [partition for partition in partitions if partition not in fences]:
+                raise PartitionsFenced(missing)
+            if self._redis is not None:
+                self._recover(self._redis, fences)
+            yield Turn(topology, fences, workers)
+
+    def publish(self, records: Sequence[CommandRecord]) -> None:
+        """Add the events of what was committed just now, at most a few MiB, to their streams. Safe to repeat."""
+        if self._redis is None:
+            return
+        queue = ClaimQueue(self._redis, self._me, self._settings)
+        events: dict[PartitionId, list[tuple[int, bytes]]] = {}
+        for record in records:
+            events.setdefault(record.partition, []).append((record.sequence, record.event))
+        for partition, of_one in events.items():
+            queue.publish(partition, of_one)
+
+    def _lease(self, redis: Redis, topology: Topology, partitions: Sequence[PartitionId], stack: ExitStack) -> bool:
+        """Take the leases, to be given back by `stack`; whether a worker is alive."""
+        table = LeaseTable(redis, self._me, topology, self._settings.lease_ttl)
+        deadline = time.monotonic() + _PATIENCE_TTLS * self._settings.lease_ttl
+        stack.callback(table.leave)
+        view = table.heartbeat(time.monotonic_ns(), ())
+        stack.callback(table.release, [partition.number for partition in partitions])
+        # Everybody in ascending order, so that nobody waits for one who waits for him.
+        for partition in partitions:
+            owner = view.owners.get(partition.number)
+            while self._is_in_turn(redis, owner) or not table.seize(partition.number, owner):
+                if time.monotonic() > deadline:
+                    raise QueueUnavailable(f"partition {partition} is busy with others who take turns; try again")
+                # Whoever releases a partition or ends a session rings all others.
+                redis.blpop([keys.wake(self._me)], timeout=min(BLOCK_S, self._settings.lease_ttl))
+                table.heartbeat(time.monotonic_ns(), ())
+                owner = table.owner(partition.number)
+        return any(not worker.startswith(SINGLE_PREFIX) for worker in view.beats)
+
+    def _is_in_turn(self, redis: Redis, owner: str | None) -> bool:
+        """Whether it is another one of its kind that is alive: it will not be long."""
+        return (
+            owner is not None
+            and owner != self._me
+            and owner.startswith(SINGLE_PREFIX)
+            and bool(redis.exists(keys.worker_session(owner)))
+        )
+
+    def _recover(self, redis: Redis, fences: Mapping[PartitionId, Fence]) -> None:
+        queue = ClaimQueue(redis, self._me, self._settings)
+        for partition, fence in fences.items():
+            left = queue.recover(partition)
+            if left is None:
+                raise PartitionsFenced([partition])
+            if left.published < fence.sequence:
+                publish_missing(queue, self._store, partition, left.published, fence.sequence)
