@@ -27,6 +27,7 @@ _COMMANDS = {
     "partitions": ("partitions", "show or change the number of partitions"),
     "sessions": ("sessions", "list Sessions, their messages and ratings: what there is to rate"),
     "status": ("status", "show owners, queues and the projection's lag"),
+    "import": ("import_interchange", "take in feedback that the original stored, while everything runs"),
     "export": ("export", "write ratings to files, in one of several formats"),
     "dlq": ("dlq", "list, show, retry or drop commands that failed"),
     "rebuild": ("rebuild", "make the cached lists anew, while everything runs"),

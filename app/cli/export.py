@@ -9,6 +9,9 @@ from app.exits import ExitCode
 from feedback.errors import SettingsInvalid
 
 _FORMATS = {
+    "json": "export_interchange",
+    "per-record": "export_interchange",
+    "sqlite": "export_interchange",
     "jsonl": "export_training",
     "parquet": "export_training",
 }

@@ -59,7 +59,7 @@ def write_whole(form: Form, path: Path, rows: Iterable[Row], *, overwrite: bool,
         MediumUnavailable: it cannot be written.
     """
     target = _file(form, path)
-    with _typed("TARGET", target):
+    with _typed("--output", target):
         if target.exists() and not (overwrite and target.is_file()):
             cure = "; --overwrite replaces it" if target.is_file() else ", and it is no file"
             raise FileExistsError(errno.EEXIST, f"something is there{cure}", str(target))
@@ -82,7 +82,7 @@ def write_documents(
         InvalidRequest: `root` is no directory, or has records of the single layout and these are not to `overwrite`.
         MediumUnavailable: a document cannot be written; those before it are.
     """
-    with _typed("TARGET", root):
+    with _typed("--output", root):
         yield from PerRecordUnit(root).write(rows, overwrite=overwrite, now=now, check=check)
 
 
