@@ -16,7 +16,6 @@ MAX_VALUE_CHARS = 2**27
 
 _WINDOW = 2**20
 _BLANK = re.compile(r"[ \t\n\r]*")
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class TextInvalid(ValueError):
@@ -31,10 +30,7 @@ def pretty(document: Mapping[str, object], indent: str = "") -> str:
 
 def encoded(text: str) -> bytes:
     """JSON text in UTF-8; a lone surrogate, which can only stand in a string, as its escape."""
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return _LONE_SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text).encode()
+    return text.encode(errors="backslashreplace")
 
 
 def decode(text: bytes) -> Json:

@@ -1,0 +1,96 @@
+"""Stores to import into and to export from, as the tests of interchange need them: no server, no worker."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import datetime
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from feedback.model import Item, Rating, SessionIdentity
+from feedback.partitions import PartitionId
+from feedback.settings import Settings
+from persistence.interchange.export import export
+from persistence.interchange.media import Form
+from persistence.interchange.rows import Found, Row
+from persistence.sidecar import SidecarStore, SqliteStore
+from persistence.sidecar.store import SessionFeedback, StoredTopology
+from worker.importing import Importer, ImportReport
+from worker.turns import Turns
+
+LIFE = SessionIdentity(created_at=1_700_000_000_000, cwd="/w")
+NEXT_LIFE = SessionIdentity(created_at=1_700_000_000_001, cwd="/w")
+NOON = datetime(2026, 8, 21, 12, 30)  # noqa: DTZ001 - local time, as the original's names have it
+PARTITIONS = tuple(PartitionId(1, number) for number in range(4))
+
+_SETTINGS = Settings(max_note_bytes=8192)
+_NOW_MS = 1_900_000_000_000
+
+
+def set_up(store: SidecarStore) -> SidecarStore:
+    """Give a new store its topology, as a first worker does."""
+    assert store.set_topology(StoredTopology(1, len(PARTITIONS), deployment=7), replacing=None)
+    return store
+
+
+@contextmanager
+def fresh_store() -> Iterator[SidecarStore]:
+    """A store that was set up, and holds nothing."""
+    with closing(SqliteStore.in_memory()) as store:
+        yield set_up(store)
+
+
+def take_in(store: SidecarStore, found: Iterable[Found], *, check: bool = False, now_ms: int = _NOW_MS) -> ImportReport:
+    """Import without a server."""
+    turns = Turns(store, None, _SETTINGS)
+    retention_ms = 1000 * _SETTINGS.command_retention
+    return Importer(store, turns, clock_ms=lambda: now_ms, retention_ms=retention_ms, actor="ada").run(
+        found, check=check
+    )
+
+
+def exported(store: SidecarStore, path: Path) -> bytes:
+    """The single document of all that is stored."""
+    report = export(store, Form.JSON, path, overwrite=True, check=False, now=NOON)
+    assert not report.refused
+    return path.read_bytes()
+
+
+def contents(store: SidecarStore) -> list[SessionFeedback | None]:
+    """All feedback, in the order in which Sessions were first stored."""
+    return [store.feedback(session_id) for _, session_id in store.session_ids(0, 10_000)]
+
+
+def outcomes(store: SidecarStore) -> dict[PartitionId, list[tuple[int, bytes]]]:
+    """Everything that was ever recorded."""
+    return {partition: store.outcomes(partition, 0, 10_000) for partition in PARTITIONS}
+
+
+def item(
+    message_id: str,
+    *,
+    at: int = 1_800_000_000_000,
+    rating: Rating = "positive",
+    note: str | None = None,
+    version: int = 1,
+) -> Item:
+    """An item last updated at this time, in a version that is named by a number."""
+    text = str(UUID(int=version << 96 | 0x4000 << 64 | 0x8000 << 48))
+    return Item(
+        message_id=message_id, rating=rating, note=note, version=text, created_at=1_800_000_000_000, updated_at=at
+    )
+
+
+def row(session_id: str, *items: Item, life: SessionIdentity = LIFE) -> Row:
+    return Row(session_id, life, items)
+
+
+def counts(report: ImportReport) -> Sequence[int]:
+    """Added, updated, unchanged, kept, refused."""
+    return report.added, report.updated, report.unchanged, report.kept, report.refused
+
+
+def plain(value: object) -> object:
+    """A value as JSON shows it."""
+    return msgspec.to_builtins(value)
