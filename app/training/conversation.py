@@ -12,6 +12,7 @@ from persistence.transcripts import (
     ToolCall,
     ToolResult,
 )
+from persistence.transcripts.entries import Role
 from persistence.transcripts.surface import Surface
 
 _ROOM = 1 << 30  # the surface of a log that the barrier could read
@@ -28,13 +29,13 @@ class Call(Struct, frozen=True):
 class Turn(Struct, frozen=True, kw_only=True, rename="camel"):
     """One message as a model sees or writes it. `attachments` counts images and files, whose bytes no log holds."""
 
-    role: str
+    role: Role
     text: str
-    reasoning: str | None = None
-    tool_calls: tuple[Call, ...] = ()
-    tool_call_id: str | None = None
-    is_error: bool | None = None
-    attachments: int = 0
+    reasoning: str | None
+    tool_calls: tuple[Call, ...]
+    tool_call_id: str | None
+    is_error: bool | None
+    attachments: int
 
 
 class Conversation:
@@ -47,7 +48,7 @@ class Conversation:
 
     def prompt(self) -> tuple[Turn, ...]:
         """What the next answer is an answer to."""
-        system = (Turn(role="system", text=self._system),) if self._system else ()
+        system = (_system_turn(self._system),) if self._system else ()
         return system + tuple(turn for seq in self._surface if (turn := self._turns.get(seq)) is not None)
 
     def add(self, entry: Entry) -> None:
@@ -83,6 +84,12 @@ def turn_of(message: Message) -> Turn:
         tool_call_id=result.tool_call_id if result else None,
         is_error=result.is_error if result else None,
         attachments=_attachments(parts),
+    )
+
+
+def _system_turn(text: str) -> Turn:
+    return Turn(
+        role="system", text=text, reasoning=None, tool_calls=(), tool_call_id=None, is_error=None, attachments=0
     )
 
 

@@ -15,7 +15,7 @@ SCHEMA_VERSION = 1
 
 
 class Session(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Whose conversation it is: the Session's id and the identity that the ratings are bound to."""
+    """Whose conversation it is: the Session's id, and the identity that its ratings are bound to."""
 
     session_id: str
     created_at: int
@@ -23,11 +23,9 @@ class Session(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Rated(Struct, frozen=True, kw_only=True, rename="camel"):
-    """An answer and its rating. Times in milliseconds since the Unix epoch.
-
-    `seq` is its place in the log, `answered_at` the time that the log gives it, `interrupted` whether it broke off.
-    `version`, `rated_at` (the first time) and `updated_at` are the item's. `actor` rated it last, where the command
-    said who and its record is still kept.
+    """An answer and its rating. Times in milliseconds since the Unix epoch: the answer's in the log, that of its first
+    rating, that of the last change. `seq` is its place in the log; one that broke off is `interrupted`. `actor` made
+    the last change, where the command said who and its record is still kept.
     """
 
     message_id: str

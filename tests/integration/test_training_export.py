@@ -1,0 +1,259 @@
+"""Exports for training from a real store and real logs: what is in them, in which order, and what a kill leaves."""
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+
+from app.training.export import Plan, export
+from app.training.filters import Filters
+from app.training.jsonl import JsonlOutput
+from app.training.output import Output, Skipped, locked
+from app.training.parquet import ParquetOutput, schema_of
+from app.training.records import AnswerRecord, PairRecord
+from feedback.errors import LogUnreadable, SettingsInvalid
+from persistence.session_log import SessionLogs
+from persistence.session_log.events import Event, assistant_message, user_message
+from persistence.sidecar import SidecarStore, SqliteStore
+from tests.training_logs import CREATED_AT, Ratings, conversation, identity, item, write_log
+
+ODD = "ö/\0"
+
+
+class Home:
+    """A store and a root with a few Sessions, and exports of them."""
+
+    def __init__(self, home: Path, *, filled: bool = True) -> None:
+        self.home, self.root = home, home / "sessions"
+        self.store: SidecarStore = SqliteStore(home / "sidecar.sqlite3")
+        if filled:
+            self._fill()
+
+    def _fill(self) -> None:
+        ratings = Ratings(self.store)
+        for session_id, of in (("s2", identity()), ("s10", identity("/other")), (ODD, identity(None))):
+            write_log(self.root, session_id, conversation(4), of=of)
+            liked, disliked = item("a3", note="ü"), item("a1", "negative", at=CREATED_AT + 10)
+            ratings.rate(session_id, of, liked, actor="ada")
+            ratings.rate(session_id, of, disliked)
+        write_log(self.root, "stale", conversation(1), of=identity())
+        ratings.rate("stale", identity(created_at=CREATED_AT + 1), item("a1"))
+        ratings.rate("gone", identity(), item("a1"))
+        path = write_log(self.root, "corrupt", conversation(3), of=identity())
+        path.write_bytes(path.read_bytes().replace(b'"seq":9', b'"seq":8'))
+        ratings.rate("corrupt", identity(), item("a1"), item("a2"))
+        write_log(self.root, "unknown", conversation(1), of=identity())
+        ratings.rate("unknown", identity(), item("a1"), item("u1"))
+        self._write_regenerated(ratings)
+        ratings.commit()
+
+    def _write_regenerated(self, ratings: Ratings) -> None:
+        """A Session whose first exchange was taken back and asked again, word for word."""
+        retried: Event = {**user_message("u2", "Why?"), "sourceEventSeqs": [0, 1]}
+        retried["surfaceOp"] = {"op": "replace", "start": 0, "end": 1}
+        events = [user_message("u1", "Why?"), assistant_message("x1", "No."), retried, assistant_message("x2", "Yes.")]
+        write_log(self.root, "regenerated", events, of=identity())
+        ratings.rate("regenerated", identity(), item("x1", "negative"), item("x2"))
+
+    def output(self, path: Path, plan: Plan, *, restart: bool = False, every: int = 2) -> Output:
+        if plan.format == "jsonl":
+            return JsonlOutput(path, plan.digest, restart=restart, checkpoint_sessions=every)
+        return ParquetOutput(path, plan.digest, pairs=plan.pairs, restart=restart, group_records=every)
+
+    def export(self, path: Path, plan: Plan, *, die_after: int | None = None, every: int = 2) -> Output:
+        """An export in this process, which kills it after so many Sessions."""
+
+        def on_session(done: int, total: int, skipped: Skipped | None) -> None:
+            if done == die_after:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        output = self.output(path, plan, every=every)
+        with closing(output):
+            export(self.store, SessionLogs(self.root), plan, output, on_session=on_session)
+        return output
+
+    def lines(self, plan: Plan) -> list[Any]:
+        self.export(self.home / "lines", plan)
+        return [json.loads(line) for line in (self.home / "lines").read_bytes().splitlines()]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    opened = Home(tmp_path)
+    with closing(opened.store):
+        yield opened
+
+
+def plan(format_: str = "jsonl", *, pairs: bool = False, filters: Filters | None = None) -> Plan:
+    return Plan(format=format_, pairs=pairs, filters=filters or Filters(), store="s", sessions="r")
+
+
+def answers_in(lines: list[Any]) -> list[tuple[str, str]]:
+    return [(line["session"]["sessionId"], line["answer"]["messageId"]) for line in lines]
+
+
+def test_records_come_by_session_id_then_by_log_position(home: Home) -> None:
+    """Whatever the order of the ratings; who rated, with the note, where the command said so; nothing of others."""
+    lines = home.lines(plan())
+    assert answers_in(lines) == [
+        ("regenerated", "x1"),
+        ("regenerated", "x2"),
+        ("s10", "a1"),
+        ("s10", "a3"),
+        ("s2", "a1"),
+        ("s2", "a3"),
+        ("unknown", "a1"),
+        (ODD, "a1"),
+        (ODD, "a3"),
+    ]
+    liked = lines[5]
+    assert liked["session"] == {"sessionId": "s2", "createdAt": CREATED_AT, "cwd": "/w"}
+    assert [turn["text"] for turn in liked["prompt"]] == ["Question 1?", "yes", "Question 2?", "yes", "Question 3?"]
+    assert [liked["answer"][name] for name in ("rating", "note", "actor", "model", "answeredAt")] == [
+        "positive",
+        "ü",
+        "ada",
+        "example-1",
+        CREATED_AT + 15,
+    ]
+    assert lines[4]["answer"]["actor"] is None
+
+
+def test_every_record_is_what_the_schema_says(home: Home) -> None:
+    """In both formats: the same members in the same order, and the same values."""
+    for pairs in (False, True):
+        of = PairRecord if pairs else AnswerRecord
+        lines = home.lines(plan(pairs=pairs))
+        typed = [msgspec.convert(line, of) for line in lines]
+        assert [json.loads(msgspec.json.encode(record)) for record in typed] == lines
+        home.export(home.home / "columns", plan("parquet", pairs=pairs))
+        file = pq.ParquetFile(home.home / "columns")
+        assert file.schema_arrow.equals(schema_of(of))
+        assert file.schema_arrow.metadata[b"session_feedback.schema"].decode() == lines[0]["schema"]
+        assert file.metadata.row_group(0).column(0).compression == "ZSTD"
+        rows = file.read().to_pylist()
+        assert [json.dumps({"schema": lines[0]["schema"]} | row) for row in rows] == [json.dumps(x) for x in lines]
+
+
+def test_what_is_left_out_is_counted_and_named(home: Home) -> None:
+    """No log, a damaged log: skipped as a whole. Another life: absent. A message that no log holds: not exported."""
+    tally = home.export(home.home / "out", plan()).checkpoint.tally
+    assert (tally.sessions, tally.records, tally.stale, tally.unknown, tally.skipped) == (8, 9, 1, 1, 2)
+    assert [(named.session_id, named.code) for named in tally.named] == [
+        ("corrupt", "LogCorrupt"),
+        ("gone", "session-not-found"),
+    ]
+
+
+def test_pairs_are_of_one_session_and_one_prompt(home: Home) -> None:
+    """An exchange that was taken back and asked again gives one; two answers to two questions give none."""
+    (pair,) = home.lines(plan(pairs=True))
+    assert (pair["session"]["sessionId"], [turn["text"] for turn in pair["prompt"]]) == ("regenerated", ["Why?"])
+    assert (pair["chosen"]["message"]["text"], pair["rejected"]["message"]["text"]) == ("Yes.", "No.")
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (Filters(rating="negative", projects=("/other",)), [("s10", "a1")]),
+        (Filters(projects=("",)), [(ODD, "a1"), (ODD, "a3")]),
+        (Filters(since=CREATED_AT + 11, projects=("/w",)), [("s2", "a1")]),
+        (Filters(until=CREATED_AT + 1), []),
+        (Filters(models=("example/other",)), []),
+    ],
+)
+def test_filters_apply_together(home: Home, filters: Filters, expected: list[tuple[str, str]]) -> None:
+    """By rating, project, time and model; what is left is exported as ever."""
+    assert answers_in(home.lines(plan(filters=filters))) == expected
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "parquet"])
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_killed_anywhere_it_goes_on_to_the_same_bytes(home: Home, format_: str, every: int) -> None:
+    """SIGKILL after each Session in turn, all in one export: no record is lost, doubled or written otherwise."""
+    killed, whole = home.home / "killed", home.home / "whole"
+    home.export(whole, plan(format_), every=every)
+    home.store.close()
+    fork = multiprocessing.get_context("fork")
+    for die_after in range(1, 9):
+
+        def run(die_after: int = die_after) -> None:
+            home.store = SqliteStore(home.home / "sidecar.sqlite3")
+            home.export(killed, plan(format_), die_after=die_after, every=every)
+
+        child = fork.Process(target=run)
+        child.start()
+        child.join(60)
+        assert child.exitcode == -signal.SIGKILL
+        assert not killed.exists()
+    home.store = SqliteStore(home.home / "sidecar.sqlite3")
+    tally = home.export(killed, plan(format_), every=every).checkpoint.tally
+    assert killed.read_bytes() == whole.read_bytes()
+    assert (tally.records, tally.skipped, len(tally.named)) == (9, 2, 2)
+    assert sorted(path.name for path in home.home.iterdir() if path.name.startswith("killed")) == ["killed"]
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "parquet"])
+def test_a_root_that_is_out_of_reach_interrupts(home: Home, format_: str) -> None:
+    """An I/O error is no reason to leave Sessions out: the same export goes on when it is over."""
+    out, whole = home.home / "out", home.home / "whole"
+    home.export(whole, plan(format_))
+
+    def unplug(done: int, total: int, skipped: Skipped | None) -> None:
+        if done == 4:
+            home.root.rename(home.home / "aside")
+
+    output = home.output(out, plan(format_))
+    with closing(output), pytest.raises(LogUnreadable):
+        export(home.store, SessionLogs(home.root), plan(format_), output, on_session=unplug)
+    (home.home / "aside").rename(home.root)
+    home.export(out, plan(format_))
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_another_export_does_not_go_on_with_this_one(home: Home) -> None:
+    """Other arguments are refused until --restart; two at one time are; what is no checkpoint is not overwritten."""
+    out = home.home / "out"
+    output = home.output(out, plan(), every=1)
+    with closing(output):
+        output.end_session("s")
+    with pytest.raises(SettingsInvalid, match="--restart"):
+        home.output(out, plan(pairs=True))
+    with closing(home.output(out, plan(pairs=True), restart=True)) as other:
+        assert other.checkpoint.last_session is None
+    with locked(out), pytest.raises(SettingsInvalid, match="another process"), locked(out):
+        pass
+    assert not out.with_name("out.lock").exists()
+    out.with_name("out.checkpoint").write_text("{}")
+    with pytest.raises(SettingsInvalid, match="no checkpoint"):
+        home.output(out, plan())
+
+
+def test_an_export_of_nothing_is_an_empty_file(tmp_path: Path) -> None:
+    """With its schema, in Parquet."""
+    (tmp_path / "sessions").mkdir()
+    empty = Home(tmp_path, filled=False)
+    with closing(empty.store):
+        for format_ in ("jsonl", "parquet"):
+            empty.export(tmp_path / format_, plan(format_))
+    assert (tmp_path / "jsonl").read_bytes() == b""
+    assert pq.read_table(tmp_path / "parquet").schema.equals(schema_of(AnswerRecord))
+
+
+def test_a_large_session_spans_row_groups(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded by a row group: it ends inside of a Session too, and nothing is lost over it."""
+    monkeypatch.setattr("app.training.parquet._GROUP_WEIGHT", 300)
+    monkeypatch.setattr("app.training.parquet._BATCH_WEIGHT", 100)
+    home.export(home.home / "columns", plan("parquet"), every=5)
+    file = pq.ParquetFile(home.home / "columns")
+    assert file.num_row_groups > 2
+    rows = [(row["session"]["sessionId"], row["answer"]["messageId"]) for row in file.read().to_pylist()]
+    assert rows == answers_in(home.lines(plan()))
