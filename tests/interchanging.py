@@ -24,7 +24,7 @@ NEXT_LIFE = SessionIdentity(created_at=1_700_000_000_001, cwd="/w")
 NOON = datetime(2026, 8, 21, 12, 30)  # noqa: DTZ001 - local time, as the original's names have it
 PARTITIONS = tuple(PartitionId(1, number) for number in range(4))
 
-_SETTINGS = Settings(max_note_bytes=8192)
+SETTINGS = Settings(max_note_bytes=8192)
 _NOW_MS = 1_900_000_000_000
 
 
@@ -43,8 +43,8 @@ def fresh_store() -> Iterator[SidecarStore]:
 
 def take_in(store: SidecarStore, found: Iterable[Found], *, check: bool = False, now_ms: int = _NOW_MS) -> ImportReport:
     """Import without a server."""
-    turns = Turns(store, None, _SETTINGS)
-    retention_ms = 1000 * _SETTINGS.command_retention
+    turns = Turns(store, None, SETTINGS)
+    retention_ms = 1000 * SETTINGS.command_retention
     return Importer(store, turns, clock_ms=lambda: now_ms, retention_ms=retention_ms, actor="ada").run(
         found, check=check
     )

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -114,6 +116,13 @@ def tree(root: Path) -> dict[str, bytes]:
     """Every file under a root; `.keep` stands for an empty directory."""
     files = (path for path in root.rglob("*") if path.is_file() and path.name != ".keep")
     return {str(path.relative_to(root)): path.read_bytes() for path in files}
+
+
+def dump(path: Path) -> list[object]:
+    """All that a database says."""
+    pragmas = ("user_version", "application_id", "journal_mode", "page_size", "encoding", "auto_vacuum")
+    with closing(sqlite3.connect(path)) as connection:
+        return [*connection.iterdump(), *(connection.execute(f"PRAGMA {pragma}").fetchone() for pragma in pragmas)]
 
 
 def _json(name: str) -> Any:

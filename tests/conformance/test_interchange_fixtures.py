@@ -25,6 +25,7 @@ from tests.conformance.interchange_corpus import (
     cases,
     copied,
     deviations,
+    dump,
     negatives,
     published,
     tree,
@@ -211,10 +212,3 @@ def test_every_deviation_is_one() -> None:
         one.name for one in cases()
     }
     assert len(published()) == len(list(FIXTURES.glob("transcript/sidecar-after-*.json"))) + 7
-
-
-def dump(path: Path) -> list[object]:
-    """All that a database says."""
-    pragmas = ("user_version", "application_id", "journal_mode", "page_size", "encoding", "auto_vacuum")
-    with closing(sqlite3.connect(path)) as connection:
-        return [*connection.iterdump(), *(connection.execute(f"PRAGMA {pragma}").fetchone() for pragma in pragmas)]
