@@ -78,13 +78,13 @@ class Guard:
         """
         self._rule.check(request.method, request.headers)
         principal = await self.authenticator.principal(request.headers)
+        request.scope["state"]["actor"] = principal.actor
         check_scope(principal, scope)
         return principal
 
     async def _carry_out(self, request: Request, operation: Operation) -> Response:
         try:
             principal = await self.admit(request, operation.scope)
-            request.scope["state"]["actor"] = principal.actor
             self._count(principal)
             if self._under_way >= MOST_AT_ONCE:
                 raise _too_many(HTTPStatus.SERVICE_UNAVAILABLE, "busy", RETRY_AFTER_S)

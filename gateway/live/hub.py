@@ -18,7 +18,7 @@ from gateway.live.subscriptions import Delivery, Gap, Reason, Subscription
 MOST_LISTENERS = 1000
 
 _BLOCK_MS = 1000
-_LOOK_EVERY_S = 2.0
+_LOOK_EVERY_S = 1.0
 """How often topology and streams are compared with what is followed."""
 _LOST_AFTER_S = 10.0
 """A stream that ends before what was read, for so long, was not published again: its deployment is another one."""

@@ -4,11 +4,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from redis import asyncio as aio
+from redis.exceptions import NoScriptError
 
 from feedback import keys
 from feedback.partitions import TOPOLOGY_FIELDS, PartitionId, Topology
+from feedback.scripting import Script
 
 _LAST_SUFFIX = 2**64 - 1
+
+_last_sequences = Script("gateway", "last_sequences")
 
 
 class Row(NamedTuple):
@@ -75,14 +79,12 @@ async def read_range(redis: aio.Redis, partition: PartitionId, after: int, upto:
 
 async def last_sequences(redis: aio.Redis, partitions: Sequence[PartitionId]) -> dict[PartitionId, int]:
     """The sequence of each stream's last entry (0: none)."""
-    async with redis.pipeline(transaction=False) as pipeline:
-        for partition in partitions:
-            pipeline.execute_command("XREVRANGE", keys.events(partition), "+", "-", "COUNT", 1)
-        replies: list[Any] = await pipeline.execute()
-    return {
-        partition: _row(*reply[0]).sequence if reply else 0
-        for partition, reply in zip(partitions, replies, strict=True)
-    }
+    names = [keys.events(partition) for partition in partitions]
+    try:
+        found = await redis.execute_command(*_last_sequences.by_digest(names, ()))
+    except NoScriptError:
+        found = await redis.execute_command(*_last_sequences.by_source(names, ()))
+    return dict(zip(partitions, found, strict=True))
 
 
 def _row(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Row:

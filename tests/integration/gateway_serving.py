@@ -1,11 +1,12 @@
 """A gateway of the real code on a real port, as a thread of the test's process, and clients for it."""
 
+import json
 import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import httpx
@@ -62,3 +63,33 @@ def remote(client: httpx.Client, verb: str, request: object, rpc_id: str | int =
     assert document.keys() == {"type", "rpcId", "result"}
     assert (document["type"], document["rpcId"]) == ("server-response", rpc_id)
     return document["result"]
+
+
+class Sent(NamedTuple):
+    """One server-sent event; of a mark alone, `name` is empty and `data` None."""
+
+    id: str | None
+    name: str
+    data: Any
+
+
+@contextmanager
+def listening(client: httpx.Client, path: str, last_event_id: str | None = None) -> Iterator[Iterator[Sent]]:
+    """The events of a stream, as they come, without its comments."""
+    headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
+    with client.stream("GET", path, headers=headers) as answer:
+        assert (answer.status_code, answer.headers["Content-Type"]) == (200, "text/event-stream; charset=utf-8")
+        yield _events(answer.iter_lines())
+
+
+def _events(lines: Iterator[str]) -> Iterator[Sent]:
+    fields: dict[str, str] = {}
+    for line in lines:
+        if line:
+            name, _, value = line.partition(":")
+            fields[name] = value.removeprefix(" ")
+        else:
+            if fields.keys() & {"id", "event", "data"}:
+                data = json.loads(fields["data"]) if "data" in fields else None
+                yield Sent(fields.get("id"), fields.get("event", ""), data)
+            fields = {}
