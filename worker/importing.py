@@ -9,7 +9,7 @@ from feedback.errors import QueueUnavailable
 from feedback.partitions import PartitionId
 from persistence.interchange.merge import Numbering, Part, Plan, doubtful, import_id, parts_of, plan, written
 from persistence.interchange.rows import TABLE, Found, Ignored, Refusal, Row, quoted, storable
-from persistence.sidecar.store import PartitionsFenced, SessionFeedback, SidecarStore
+from persistence.sidecar.store import PartitionsFenced, PutItem, SessionFeedback, SidecarStore
 from worker.turns import Turns
 
 MOST_LISTED = 1000
@@ -139,7 +139,8 @@ class Importer:
                 {partition: fence.epoch for partition, fence in turn.fences.items()}
             ) as writing:
                 writing.apply(changes, records, {})
-            self._turns.publish(records)
+            revisions = {change.session_id: change.revision for change in changes if isinstance(change, PutItem)}
+            self._turns.publish(records, revisions)
         return [one for one, _ in planned], turn.workers
 
     def _plans(self, parts: Sequence[Part]) -> Iterator[tuple[Plan, int]]:

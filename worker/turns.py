@@ -12,6 +12,7 @@ from feedback import keys
 from feedback.connection import BLOCK_S
 from feedback.errors import QueueUnavailable
 from feedback.partitions import PartitionId, Topology
+from feedback.scripting import Script
 from feedback.settings import Settings
 from persistence.sidecar.store import CommandRecord, Fence, PartitionsFenced, SidecarStore
 from worker import topology as topologies
@@ -19,6 +20,8 @@ from worker.acknowledge import publish_missing
 from worker.claims import ClaimQueue
 from worker.core.shares import SINGLE_PREFIX
 from worker.leases import LeaseTable
+
+_note = Script("worker", "note")
 
 _PATIENCE_TTLS = 4
 
@@ -80,10 +83,13 @@ class Turns:
                 self._recover(self._redis, fences)
             yield Turn(topology, fences, workers)
 
-    def publish(self, records: Sequence[CommandRecord]) -> None:
-        """Add the events of what was committed just now, at most a few MiB, to their streams. Safe to repeat."""
-        if self._redis is None:
+    def publish(self, records: Sequence[CommandRecord], revisions: Mapping[str, int]) -> None:
+        """Tell of what was committed just now, at most a few MiB: the Sessions' revisions, then the events. Safe to
+        repeat. After it, a list that anybody asks for is not older."""
+        if self._redis is None or not records:
             return
+        lists = [keys.list_cache(session_id) for session_id in revisions]
+        _note(self._redis, lists, (keys.CACHE_TTL_S, *revisions.values()))
         queue = ClaimQueue(self._redis, self._me, self._settings)
         events: dict[PartitionId, list[tuple[int, bytes]]] = {}
         for record in records:
