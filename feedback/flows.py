@@ -299,8 +299,8 @@ class Flows:
             except (ValueError, KeyError) as error:
                 raise CommandFailed(f"the answer to {command_id} is not one of the contract's: {error}") from None
         status, failure = yield from self._caller.call(("HMGET", keys.job(command_id), "status", "failure"), deadline)
-        if status in (b"queued", b"started"):
-            return None
+        if status in (b"queued", b"started", b"finished"):
+            return None  # it was tried again since that entry, and may have succeeded while we asked
         if failure is None:
             raise CommandFailed(f"command {command_id} failed; see the job in RQ's failed registry")
         try:
