@@ -29,7 +29,7 @@ class Ownership(Struct, frozen=True):
 
 
 class QueueLengths(Struct, frozen=True):
-    """One partition's commands: waiting, claimed by its owner, and in RQ's failed registry."""
+    """One partition's commands: waiting, claimed by its owner (or set aside by it), and in RQ's failed registry."""
 
     waiting: int
     claimed: int
@@ -124,9 +124,11 @@ def read_queues(redis: Redis, topology: Topology) -> dict[PartitionId, QueueLeng
         for partition in partitions:
             pipeline.llen(keys.queue(partition))
             pipeline.llen(keys.claimed(partition))
+            pipeline.zcard(keys.aside(partition))
             pipeline.zcard(keys.failed_registry(partition))
         lengths = pipeline.execute()
-    return {partition: QueueLengths(*lengths[3 * at : 3 * at + 3]) for at, partition in enumerate(partitions)}
+    each = zip(partitions, lengths[::4], lengths[1::4], lengths[2::4], lengths[3::4], strict=True)
+    return {partition: QueueLengths(waiting, held + aside, failed) for partition, waiting, held, aside, failed in each}
 
 
 def _alive(redis: Redis, workers: list[str]) -> tuple[str, ...]:

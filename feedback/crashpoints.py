@@ -43,6 +43,8 @@ class CrashPoint(StrEnum):
     """The batch is on stable storage; nobody was told."""
     AFTER_PARKING = "after-parking"
     """Commands of some Session have to wait; the others of their batch are not acknowledged."""
+    AFTER_ASIDE = "after-aside"
+    """More of a partition is parked than a worker may hold: all but the first of each Session was set aside."""
     BEFORE_ACKNOWLEDGEMENT = "before-acknowledgement"
     """Everything is settled; the script that publishes and finishes was not sent."""
     AFTER_ACKNOWLEDGEMENT = "after-acknowledgement"

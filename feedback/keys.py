@@ -8,6 +8,7 @@
 | session of a worker | string: beat | the lease TTL |
 | wake of a worker | list | WAKE_TTL_S after the last push |
 | claimed | list of job ids | until finished; empty lists do not exist |
+| aside | sorted set of `<Session digest>:<place>:<job id>`, all scores 0 | until their turn; empty ones do not exist |
 | trials | hash: partition number -> job id tried alone, or "" | until an owner's claims are done; one per generation |
 | events | stream, entry id `<sequence>-0` | trimmed by length |
 | checkpoint | hash: partition -> sequence | for ever; one per generation |
@@ -90,6 +91,11 @@ def claimed_prefix(generation: int) -> str:
 
 def claimed(partition: PartitionId) -> str:
     return claimed_prefix(partition.generation) + str(partition.number)
+
+
+def aside(partition: PartitionId) -> str:
+    """Claimed commands that wait in Redis alone; `enqueue.lua` makes the same key of the claimed list's."""
+    return claimed(partition) + ":aside"
 
 
 def trials(generation: int) -> str:

@@ -76,4 +76,5 @@ def workers_of_epochs(redis: Redis, events: list[Event]) -> dict[tuple[int, int]
 def is_idle(redis: Redis, settings: Settings) -> bool:
     """Nothing waits and nothing is claimed."""
     partitions = [PartitionId(1, number) for number in range(settings.partitions)]
-    return not redis.exists(*map(keys.queue, partitions), *map(keys.claimed, partitions))
+    lists = (*map(keys.queue, partitions), *map(keys.claimed, partitions), *map(keys.aside, partitions))
+    return not redis.exists(*lists)

@@ -28,7 +28,7 @@ class Assignment:
         self._store = runtime.store
         self._standing = runtime.standing
         self._topology = runtime.standing.served
-        self._max_attempts = runtime.settings.max_attempts
+        self._settings = runtime.settings
         self._table = table
         self._queue = queue
         self._acted_on = 0.0
@@ -119,7 +119,7 @@ class Assignment:
             reach(CrashPoint.AFTER_RECOVERY)
             if left.published < fence.sequence:
                 publish_missing(self._queue, self._store, partition, left.published, fence.sequence)
-            lot = ParkingLot(self._max_attempts, random.random)
+            lot = ParkingLot(self._settings.max_attempts, random.random, batch_size=self._settings.batch_size)
             self.owned[partition] = Owned(Ownership(fence.epoch, fence.sequence), lot, left, bereft=bereft)
             self.ready.add(partition)
         logger.info("acquired partitions=%s", names_of(new))

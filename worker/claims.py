@@ -24,6 +24,7 @@ from feedback.live_owners import Registration, owner_from
 from feedback.partitions import PartitionId
 from feedback.scripting import Script
 from feedback.settings import Settings
+from worker.aside import Aside
 from worker.core.batching import Answered
 
 _claim = Script("worker", "claim")
@@ -124,8 +125,9 @@ class ClaimQueue:
         self._redis = redis
         self._worker_id = worker_id
         self._settings = settings
+        self._aside = Aside(redis, worker_id)
         self.event_retention = settings.event_retention
-        # Far more than a batch: what one Session's parked commands take up, the others of the partition wait for.
+        # Far more than a batch: past it, the parked commands of a Session are set aside, all but the first.
         self._max_held = 64 * settings.batch_size
 
     def is_crowded(self, commands: int, size: int) -> bool:
@@ -156,6 +158,27 @@ class ClaimQueue:
             for partition, reply in zip(partitions, replies, strict=True)
         }
 
+    def set_aside(self, partition: PartitionId, claims: Sequence[tuple[Claim, bool]]) -> bool:
+        """Let claimed commands wait in Redis alone: each behind those of its Session that do, or before them.
+
+        False, and nothing was done, when the partition is another worker's.
+        """
+        commands = [(claim.command.session_id, before, claim.job_id) for claim, before in claims]
+        return self._aside.add(partition, commands)
+
+    def resume(self, partition: PartitionId, session_id: str, most: int) -> Batch | None:
+        """Claim the first commands of a Session again that were set aside; None when it is another worker's."""
+        reply = self._aside.resume(partition, session_id, most)
+        if reply is None:
+            return None
+        more, jobs = reply
+        pairs = zip(jobs[::2], jobs[1::2], strict=True)
+        return Batch([_read(partition, job_id, data, -1, suspect=False) for job_id, data in pairs], more=more)
+
+    def waits_aside(self, partition: PartitionId, session_id: str) -> bool:
+        """Whether commands of this Session were set aside, by whoever owns the partition."""
+        return self._aside.has(partition, session_id)
+
     def begin_trial(self, claim: Claim) -> None:
         """Note that a claimed command is tried alone: should this worker end before `end_trial`, that is why."""
         self._redis.execute_command(
@@ -167,11 +190,15 @@ class ClaimQueue:
         self._redis.execute_command("HDEL", keys.trials(partition.generation), partition.number)
 
     def recover(self, partition: PartitionId, *, bereft: bool = False) -> Recovered | None:
-        """Put what was claimed back at the head of the queue, in order; None when it is another worker's.
+        """Put what was claimed back at the head of the queue, in order, and behind it what was set aside.
+
+        None when it is another worker's. Of the commands put back, only those that were claimed are counted.
 
         `bereft`: its last owner ended without doing so. What that one tried alone is charged with a death, and
         until `end_trial` the partition remembers.
         """
+        if not self._aside.put_back(partition):
+            return None
         names = (
             keys.owners(partition.generation),
             keys.claimed(partition),
@@ -217,6 +244,9 @@ class ClaimQueue:
             "".join(str(int(partition in past_gap)) for partition in partitions),
             "".join(f"{partition.number} " for partition in partitions),
         ]
+        revisions = _revisions(endings)
+        names += map(keys.list_cache, revisions)
+        args += ("".join(f"{revision} " for revision in revisions.values()), keys.CACHE_TTL_S)
         places = {partition: place for place, partition in enumerate(partitions, start=1)}
         for claim, ending in endings:
             args += (places[claim.partition], claim.job_id, *_ending_args(claim.job_id, ending))
@@ -225,6 +255,15 @@ class ClaimQueue:
         if isinstance(reply, list):
             raise StreamBehind(partitions[reply[1] - 1], reply[2])
         reach(CrashPoint.AFTER_ACKNOWLEDGEMENT)
+
+
+def _revisions(endings: Sequence[tuple[Claimed, Ending]]) -> dict[str, int]:
+    """Session id -> the highest revision that an answer tells; what was never rated is left out."""
+    revisions: dict[str, int] = {}
+    for _, ending in endings:
+        if isinstance(ending, Answered) and ending.event.revision > revisions.get(ending.event.session_id, 0):
+            revisions[ending.event.session_id] = ending.event.revision
+    return revisions
 
 
 def _batch(partition: PartitionId, reply: Sequence[Any], suspect: bool) -> Batch:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from feedback.crashpoints import CrashPoint, reach
 from feedback.partitions import PartitionId
 from worker.assignment import Assignment
 from worker.claims import Claim, Claimed, ClaimQueue
@@ -45,6 +46,8 @@ class Intake:
                 self._assignment.drop((partition,))
                 continue
             self._take(owned[partition], batch.claims, more=batch.more)
+            if not self._make_room(partition):
+                continue
             if suspected and not owned[partition].waiting:
                 self._queue.end_trial(partition)  # it is parked behind its Session's earlier ones
             if not batch.more or self.is_crowded(owned[partition]):
@@ -52,6 +55,7 @@ class Intake:
 
     def next_round(self) -> Round:
         """What is to be tried now: all that was claimed and is due, or one suspect."""
+        self._resume()
         now = time.monotonic()
         claims: list[Claimed] = []
         flushes: dict[str, FlushOutcome] = {}
@@ -80,7 +84,7 @@ class Intake:
         if isinstance(claims[0], Claim) and claims[0].suspect:
             self._queue.end_trial(claims[0].partition)
         for partition, owned in self._assignment.owned.items():
-            if owned.scarred and owned.held() == 0:
+            if owned.scarred and owned.held() == 0 and not owned.lot:
                 self._queue.end_trial(partition)
                 owned.scarred = False
 
@@ -88,10 +92,37 @@ class Intake:
         """Whether so much of one partition is claimed as a worker may hold."""
         return self._queue.is_crowded(owned.held(), owned.lot.size())
 
-    def make_room(self, partition: PartitionId) -> None:
+    def look_again(self, partition: PartitionId) -> None:
         """Of a crowded partition, commands are about to end: look again at what was left on its queue."""
         if self.is_crowded(self._assignment.owned[partition]):
             self._assignment.ready.add(partition)
+
+    def _make_room(self, partition: PartitionId) -> bool:
+        """Set aside what this worker cannot hold, so that it goes on claiming for all other Sessions of the partition.
+
+        False when the partition turns out to be another worker's.
+        """
+        owned = self._assignment.owned[partition]
+        excess = owned.lot.excess(crowded=self.is_crowded(owned))
+        if excess and not self._queue.set_aside(partition, [(one.claim, one.before) for one in excess]):
+            self._assignment.drop((partition,))
+            return False
+        if excess:
+            reach(CrashPoint.AFTER_ASIDE)
+        return True
+
+    def _resume(self) -> None:
+        """Claim again what was set aside, of Sessions that have nothing else left."""
+        for partition, owned in tuple(self._assignment.owned.items()):
+            for session_id in owned.lot.exhausted():
+                most = 1 if self.is_crowded(owned) else self._batch_size
+                batch = self._queue.resume(partition, session_id, most)
+                if batch is None:
+                    self._assignment.drop((partition,))
+                    break
+                claims = [claim for claim in batch.claims if isinstance(claim, Claim)]
+                owned.lot.resume(session_id, claims, aside=batch.more)
+                owned.waiting = [*owned.waiting, *(claim for claim in batch.claims if not isinstance(claim, Claim))]
 
     def _take(self, owned: Owned, claims: Sequence[Claimed], *, more: bool) -> None:
         owned.suspects = max(0, owned.suspects - len(claims)) if more else 0

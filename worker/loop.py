@@ -173,7 +173,7 @@ class PartitionLoop:
             owned = self._assignment.owned[partition]
             if not (waiting.get(partition) or owned.lot):
                 continue
-            self._intake.make_room(partition)
+            self._intake.look_again(partition)
             given_up += owned.lot.settle(claims, waiting.get(partition, ()), now)
         if deferred:
             reach(CrashPoint.AFTER_PARKING)

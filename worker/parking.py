@@ -1,6 +1,7 @@
 """Sessions that have to wait: for a flush by their live owner, or for another try after a retryable failure.
 
-Their commands stay claimed, in order, while all other Sessions go on (DESIGN, "One batch").
+Their commands stay claimed, in order, while all other Sessions go on (DESIGN, "One batch"). When they are more than
+a worker may hold, each keeps its first one here, and the others are set aside in Redis (`worker.aside`).
 """
 
 import math
@@ -22,6 +23,8 @@ class _Parked:
     def __init__(self) -> None:
         self.claims: deque[Claim] = deque()
         self.covered = 0
+        self.aside = False
+        """Whether more of them are set aside, behind these."""
         self.attempts = 0
         self.failure: FeedbackError | None = None
         self.due_s = 0.0
@@ -29,9 +32,13 @@ class _Parked:
         self.owner: LiveOwner | None = None
         self.flush: FlushOutcome | None = None
 
-    def cover(self) -> None:
-        """Let all that waits be tried together; but a suspect alone."""
-        self.covered = 1 if self.claims and self.claims[0].suspect else len(self.claims)
+    def cover(self, most: int) -> None:
+        """Let what waits be tried together, up to one batch; but a suspect alone."""
+        self.covered = 1 if self.claims and self.claims[0].suspect else min(most, len(self.claims))
+
+    def kept(self) -> int:
+        """How many of them cannot be set aside: the first one, and suspects, which nobody would know for such."""
+        return max([1, *(place for place, claim in enumerate(self.claims, start=1) if claim.suspect)])
 
 
 class Due(Struct, frozen=True):
@@ -41,25 +48,39 @@ class Due(Struct, frozen=True):
     flushes: dict[str, FlushOutcome]
 
 
+class Excess(Struct, frozen=True):
+    """A command to be set aside: behind all others of its Session that are, or before them."""
+
+    claim: Claim
+    before: bool
+
+
 class ParkingLot:
     """One partition's parked commands. Times are monotonic seconds."""
 
-    def __init__(self, max_attempts: int, jitter: Callable[[], float]) -> None:
+    def __init__(self, max_attempts: int, jitter: Callable[[], float], *, batch_size: int = 256) -> None:
         self._max_attempts = max_attempts
         self._jitter = jitter
+        self._batch_size = batch_size
         self._sessions: dict[str, _Parked] = {}
+        self._unheld: list[Claim] = []
+        self._commands = self._bytes = 0
 
     def __len__(self) -> int:
-        """Commands that are parked."""
-        return sum(len(parked.claims) for parked in self._sessions.values())
+        """Commands that are parked here."""
+        return self._commands
+
+    def __bool__(self) -> bool:
+        """Whether any Session has to wait."""
+        return bool(self._sessions)
 
     def holds(self, session_id: str) -> bool:
         """Whether commands of this Session are parked."""
         return session_id in self._sessions
 
     def size(self) -> int:
-        """Bytes that they hold."""
-        return sum(claim.size for parked in self._sessions.values() for claim in parked.claims)
+        """Bytes that they hold here."""
+        return self._bytes
 
     def failures(self) -> list[FeedbackError]:
         """Why the Sessions wait that were tried in vain, one failure each."""
@@ -70,8 +91,43 @@ class ParkingLot:
         parked = self._sessions.get(claim.command.session_id)
         if parked is None:
             return False
-        parked.claims.append(claim)
+        if parked.aside:
+            self._unheld.append(claim)
+        else:
+            parked.claims.append(claim)
+        self._count(1, claim.size)
         return True
+
+    def excess(self, *, crowded: bool) -> list[Excess]:
+        """What is to be set aside now, in this order, and counts no longer as held here.
+
+        Newly admitted commands behind others that were set aside; if it is `crowded`, all that can be.
+        """
+        excess = [Excess(claim, before=False) for claim in self._unheld]
+        self._unheld = []
+        for parked in self._sessions.values() if crowded else ():
+            kept = parked.kept()
+            tail = [parked.claims.pop() for _ in range(len(parked.claims) - kept)]
+            parked.covered = min(parked.covered, kept)
+            parked.aside = parked.aside or bool(tail)
+            excess += [Excess(claim, before=True) for claim in tail]
+        for one in excess:
+            self._count(-1, -one.claim.size)
+        return excess
+
+    def exhausted(self) -> list[str]:
+        """Sessions whose commands are all set aside, by their ids: let them `resume`."""
+        return [session_id for session_id, parked in self._sessions.items() if not parked.claims]
+
+    def resume(self, session_id: str, claims: Sequence[Claim], *, aside: bool) -> None:
+        """Take back an exhausted Session's first commands, to be tried at once; `aside`: whether there are more."""
+        parked = self._sessions[session_id]
+        parked.claims.extend(claims)
+        parked.aside = aside
+        for claim in claims:
+            self._count(1, claim.size)
+        if not (claims or aside):
+            del self._sessions[session_id]
 
     def next_due(self) -> float | None:
         """When the next Session is to be tried again."""
@@ -89,7 +145,7 @@ class ParkingLot:
             if parked.flush is not None:
                 flushes[session_id] = parked.flush
             else:
-                parked.cover()
+                parked.cover(self._batch_size)
             claims += (parked.claims[place] for place in range(parked.covered))
         return Due(claims, flushes)
 
@@ -121,7 +177,7 @@ class ParkingLot:
         parked = self._sessions[session_id]
         parked.request_id, parked.due_s = request_id, patience_until_s
         # What is claimed from now on may be about messages that this flush does not reach.
-        parked.cover()
+        parked.cover(self._batch_size)
 
     def flush_answered(self, reply: FlushReply, now_s: float) -> None:
         """An owner answered; the commands that waited for it can be tried now."""
@@ -135,14 +191,15 @@ class ParkingLot:
     ) -> list[tuple[Claim, Ending]]:
         parked = self._sessions.get(session_id) or _Parked()
         first = parked.claims[0] if parked.claims else None
-        later = list(parked.claims)[parked.covered :]
+        before, later = parked.claims, list(parked.claims)[parked.covered :]
         parked.claims = deque([*(claim for claim, _ in undone), *later])
+        self._count(len(parked.claims) - len(before), _size(parked.claims) - _size(before))
         parked.flush, parked.owner, parked.due_s = None, None, now_s
         if parked.claims and parked.claims[0] is not first:
             parked.attempts = 0  # its first command got through, another one waits now
             parked.failure = None
         given_up = self._defer(parked, undone[0][1], now_s) if undone else []
-        if parked.claims:
+        if parked.claims or parked.aside:
             self._sessions[session_id] = parked
         else:
             self._sessions.pop(session_id, None)
@@ -158,4 +215,14 @@ class ParkingLot:
             parked.due_s = now_s + retry.delay(parked.attempts, self._jitter())
             return []
         parked.attempts = 0
-        return [(parked.claims.popleft(), Failed.of(error))]
+        given_up = parked.claims.popleft()
+        self._count(-1, -given_up.size)
+        return [(given_up, Failed.of(error))]
+
+    def _count(self, commands: int, size: int) -> None:
+        self._commands += commands
+        self._bytes += size
+
+
+def _size(claims: Iterable[Claim]) -> int:
+    return sum(claim.size for claim in claims)

@@ -74,6 +74,8 @@ def _take_turn(runtime: Runtime, table: LeaseTable, partition: PartitionId, dead
 
 def _apply(runtime: Runtime, table: LeaseTable, partition: PartitionId, command: Command) -> Event:
     queue = ClaimQueue(runtime.redis, table.worker_id, runtime.settings)
+    if queue.waits_aside(partition, command.session_id):
+        raise QueueUnavailable("many commands of its Session wait for another try before it; run the job again later")
     fence = runtime.store.acquire_fences([partition], table.worker_id).get(partition)
     left = queue.recover(partition)
     if fence is None or left is None:

@@ -38,7 +38,7 @@ class Stragglers:
             RedisError: some may have been moved; do it again.
         """
         for partition in self._retired:
-            lists = (keys.queue(partition), keys.claimed(partition))
+            lists = (keys.queue(partition), keys.claimed(partition), keys.aside(partition))
             jobs = _stragglers(self._redis, lists, (_MOST, 2 * MAX_COMMAND_BYTES, keys.RQ_JOB_PREFIX))
             if jobs:
                 reach(CrashPoint.BEFORE_MOVE)

@@ -111,7 +111,8 @@ def change(redis: Redis, store: SidecarStore, partitions: int) -> StoredTopology
 def is_drained(redis: Redis, topology: Topology) -> bool:
     """Whether nothing of this generation waits, and nothing is claimed."""
     partitions = topology.all_partitions()
-    return redis.exists(*map(keys.queue, partitions), *map(keys.claimed, partitions)) == 0
+    lists = (*map(keys.queue, partitions), *map(keys.claimed, partitions), *map(keys.aside, partitions))
+    return redis.exists(*lists) == 0
 
 
 def publish(redis: Redis, topology: Topology, deployment: int = 0) -> None:

@@ -16,6 +16,11 @@ if topology[1] ~= ARGV[1] or topology[2] ~= ARGV[2] then
 end
 local limit = tonumber(ARGV[3])
 
+-- Where an owner sets commands aside of Sessions that have to wait (worker/scripts/set_aside.lua).
+local function aside_of(partition)
+  return ARGV[11] .. partition .. ':aside'
+end
+
 -- A key of another type in a queue's place holds no jobs: it gives way.
 local function queue_length(partition)
   local length = redis.pcall('LLEN', ARGV[6] .. partition)
@@ -24,6 +29,17 @@ local function queue_length(partition)
   end
   redis.call('DEL', ARGV[6] .. partition)
   return 0
+end
+
+-- A Session whose commands are set aside does not fill the queue of all others: there is a limit to what lies there.
+local function is_full(partition, session)
+  if queue_length(partition) >= limit then
+    return true
+  end
+  local aside = aside_of(partition)
+  local size = redis.pcall('ZCARD', aside)
+  return type(size) == 'number' and size >= limit
+    and #redis.call('ZRANGEBYLEX', aside, '[' .. session .. ':', '(' .. session .. ';', 'LIMIT', 0, 1) > 0
 end
 
 local function push(id, partition)
@@ -43,6 +59,10 @@ end
 local function is_stranded(job, id, partition)
   local status = redis.call('HGET', job, 'status')
   if status == 'queued' then
+    local member = redis.call('HGET', job, 'aside')
+    if member and type(redis.pcall('ZSCORE', aside_of(partition), member)) == 'string' then
+      return false
+    end
     return not (redis.call('LPOS', ARGV[6] .. partition, id) or redis.call('LPOS', ARGV[11] .. partition, id))
   end
   return status == 'finished' and redis.call('EXISTS', ARGV[12] .. id) == 0
@@ -74,7 +94,7 @@ for i = 13, #ARGV, 6 do
         push(id, partition)
       end
     end
-  elseif queue_length(partition) >= limit then
+  elseif is_full(partition, ARGV[i + 5]) then
     outcome = 'full'
   else
     redis.call('DEL', job)

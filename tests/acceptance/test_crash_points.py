@@ -35,10 +35,10 @@ DRAIN = (CrashPoint.BEFORE_RELEASE, CrashPoint.BEFORE_LEAVING)
 PROJECTOR = (CrashPoint.BEFORE_CHECKPOINT, CrashPoint.AFTER_CHECKPOINT)
 GENERATIONS = (CrashPoint.AFTER_SUCCESSION, CrashPoint.BEFORE_RETIRING, CrashPoint.AFTER_RETIRING)
 STRAGGLERS = (CrashPoint.BEFORE_MOVE, CrashPoint.AFTER_MOVE)
-"""These and those: `test_generation_crashes`."""
+"""These and those: `test_generation_crashes`. What is set aside: `test_set_aside`."""
 ENGINE = (CrashPoint.AFTER_BARRIER, CrashPoint.BEFORE_COMMIT, CrashPoint.INSIDE_COMMIT, CrashPoint.AFTER_COMMIT)
 WORKER = (
-    *(point for point in CrashPoint if point not in (*PROJECTOR, *GENERATIONS, *STRAGGLERS)),
+    *(point for point in CrashPoint if point not in (*PROJECTOR, *GENERATIONS, *STRAGGLERS, CrashPoint.AFTER_ASIDE)),
     INSIDE_ACKNOWLEDGEMENT,
 )
 ALIVE = tuple(place for place in WORKER if place is not CrashPoint.INSIDE_COMMIT)

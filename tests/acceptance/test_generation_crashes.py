@@ -40,7 +40,8 @@ class Resized:
     def submit(self, message_id: str) -> list[Ticket]:
         """A put of this message, and a conflict with it, in each Session."""
         puts = [Put(session_id, message_id, "positive") for session_id in SESSIONS]
-        self.tickets += (tickets := self._client.submit_many([*puts, *puts_again(puts)]))
+        tickets = list(self._client.submit_many([*puts, *puts_again(puts)]))
+        self.tickets += tickets
         return tickets
 
     def change(self, crash_point: str = "") -> Answer:
