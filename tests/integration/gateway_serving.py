@@ -57,7 +57,8 @@ def remote(client: httpx.Client, verb: str, request: object, rpc_id: str | int =
     """The `result` of one call of the remote contract, whose envelope must be to the letter."""
     method = f"messageFeedback/{verb}"
     body = {"type": "client-request", "rpcId": rpc_id, "method": method, "payload": {"args": {"request": request}}}
-    answer = client.post(f"/api/{method}", json=body)
+    # As JavaScript writes it: what is no Unicode goes as an escape.
+    answer = client.post(f"/api/{method}", content=json.dumps(body), headers={"Content-Type": "application/json"})
     assert answer.status_code == 200, answer.text
     document = answer.json()
     assert document.keys() == {"type", "rpcId", "result"}
