@@ -21,6 +21,7 @@ from app.training.output import Output, Skipped, locked
 from feedback.errors import MediumUnavailable, SettingsInvalid, StoreUnavailable
 from feedback.requests import check_text
 from persistence.session_log import SessionLogs
+from persistence.session_log.jsontext import well_formed
 
 _OnSession: TypeAlias = Callable[[int, int, Skipped | None], None]
 
@@ -60,6 +61,8 @@ def run(arguments: Namespace) -> ExitCode:
     filters = _filters(arguments)
     settings = client_settings(arguments)
     path = Path(arguments.output)
+    if path.is_dir():
+        raise SettingsInvalid(f"--output: {path} is a directory")
     logs = SessionLogs(check_root(settings.sessions))
     store = open_existing_store(settings.sidecar_url)
     if store is None:
@@ -81,7 +84,7 @@ def run(arguments: Namespace) -> ExitCode:
             raise MediumUnavailable(f"{error.filename or path}: {error.strerror or error}") from error
     tally = output.checkpoint.tally
     report = TrainingReport(
-        output=str(path),
+        output=well_formed(str(path)),
         format=arguments.format,
         records=tally.records,
         sessions=tally.sessions,

@@ -15,8 +15,6 @@ from persistence.transcripts import (
 from persistence.transcripts.entries import Role
 from persistence.transcripts.surface import Surface
 
-_ROOM = 1 << 30  # the surface of a log that the barrier could read
-
 
 class Call(Struct, frozen=True):
     """A tool call of an answer; `arguments` is JSON text as the model wrote it."""
@@ -42,7 +40,7 @@ class Conversation:
     """The messages that the model sees, as the log builds them: system prompt, messages, less what was replaced."""
 
     def __init__(self) -> None:
-        self._surface = Surface(_ROOM)
+        self._surface = Surface()
         self._turns: dict[int, Turn] = {}
         self._system: str | None = None
 

@@ -10,9 +10,10 @@ from app.training import records
 from app.training.filters import Filters
 from app.training.output import Output, Record, Skipped
 from app.training.source import SessionOrder, actors_of
-from feedback.errors import Disposition, LogFailure
+from feedback.errors import Disposition, LogFailure, LogUnreadable
 from feedback.model import Item
 from persistence.session_log import SessionLogs
+from persistence.session_log.jsontext import well_formed
 from persistence.sidecar import SidecarStore
 from persistence.sidecar.store import SessionFeedback
 from persistence.transcripts import open_transcript
@@ -60,7 +61,7 @@ def export(
             except LogFailure as failure:
                 if failure.disposition is Disposition.RETRYABLE:
                     raise
-                skipped = Skipped(session_id, failure.code, str(failure))
+                skipped = Skipped(session_id, failure.code, well_formed(str(failure)))
             checkpoint.tally.sessions += 1
             if skipped is not None:
                 checkpoint.tally.skip(skipped)
@@ -100,7 +101,7 @@ def _records(
         session_id=stored.session_id, created_at=stored.identity.created_at, cwd=stored.identity.cwd
     )
     with open_transcript(logs, stored.session_id) as transcript:
-        if transcript is None:
-            return
+        if transcript is None or transcript.identity != stored.identity:
+            raise LogUnreadable(stored.session_id, str(logs.root), "another log took its place while it was exported")
         found = records.answers(session, transcript.appearing(opaque=False), items, actors, plan.filters)
         yield from records.pairs(found) if plan.pairs else found

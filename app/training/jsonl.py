@@ -28,7 +28,8 @@ class JsonlOutput:
         self.checkpoint = self._checkpoints.load(plan, restart=restart)
         self._descriptor = os.open(self._partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if os.fstat(self._descriptor).st_size < self.checkpoint.written:
-            self.checkpoint = Checkpoint(plan=plan)  # what it speaks of is gone
+            self._checkpoints.remove()
+            self.checkpoint = Checkpoint(plan=plan)
         os.ftruncate(self._descriptor, self.checkpoint.written)
         os.lseek(self._descriptor, self.checkpoint.written, os.SEEK_SET)
         self._buffer = bytearray()

@@ -114,7 +114,7 @@ class CheckpointFile:
         replace_file(self._path, msgspec.json.encode(checkpoint) + b"\n")
 
     def remove(self) -> None:
-        """The export is complete."""
+        """The export is complete, or what the checkpoint speaks of is gone: it must not be taken for a later one's."""
         self._path.unlink(missing_ok=True)
 
 

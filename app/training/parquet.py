@@ -84,7 +84,8 @@ class ParquetOutput:
         self._checkpoints = CheckpointFile(path)
         self.checkpoint = self._checkpoints.load(plan, restart=restart)
         if not all(self._part(number).exists() for number in range(self.checkpoint.written)):
-            self.checkpoint = Checkpoint(plan=plan)  # what it speaks of is gone
+            self._checkpoints.remove()
+            self.checkpoint = Checkpoint(plan=plan)
         self._written = self.checkpoint.written
         self._rows: list[object] = []
         self._batches: list[pa.RecordBatch] = []
@@ -94,7 +95,7 @@ class ParquetOutput:
         """One more row. A Session that is larger than a row group gets several."""
         self._rows.append(msgspec.to_builtins(record))
         self._records += 1
-        weight = sum(len(turn.text) + _TURN_WEIGHT for turn in record.prompt)
+        weight = _weight(record)
         self._weight += weight
         self._batch_weight += weight
         if self._batch_weight >= _BATCH_WEIGHT:
@@ -119,7 +120,8 @@ class ParquetOutput:
             pq.ParquetWriter(staged, self._schema, compression="zstd") as writer,
         ):
             for number in range(self._written):
-                group = pq.ParquetFile(self._part(number)).read()
+                with pq.ParquetFile(self._part(number)) as part:
+                    group = part.read()
                 writer.write_table(group, row_group_size=group.num_rows)
         self._checkpoints.remove()
         shutil.rmtree(self._parts, ignore_errors=True)
@@ -146,3 +148,9 @@ class ParquetOutput:
 
     def _part(self, number: int) -> Path:
         return self._parts / f"{number:06}.parquet"
+
+
+def _weight(record: Record) -> int:
+    """How much memory its text takes, roughly."""
+    rated = (record.answer,) if isinstance(record, AnswerRecord) else (record.chosen, record.rejected)
+    return sum(len(turn.text) + _TURN_WEIGHT for turn in (*record.prompt, *(answer.message for answer in rated)))

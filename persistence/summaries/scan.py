@@ -3,19 +3,20 @@
 import os
 import sqlite3
 import unicodedata
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from feedback.errors import LogAmbiguous
+from feedback.errors import LogAmbiguous, LogUnreadable
 from persistence.session_log.catalog import Catalog
 from persistence.session_log.index import Fingerprint
+from persistence.session_log.layout import session_id_of
 from persistence.session_log.reader import Progress
 from persistence.session_log.source import Revision
 from persistence.summaries.reading import Known, Reading, failed_summary, read_summary
 
-_BATCH = 100  # logs read between two commits: a first scan of many can be seen while it goes on
+_BATCH = 100  # summaries in one transaction, which is open only while it is written: others write as well
 
 _Row: TypeAlias = tuple[str, int, int, int, int, int, int, int, int, bytes, bytes, bytes]
 _REMEMBERED = (
@@ -45,6 +46,7 @@ class Scan:
         self._catalog = catalog
         self._root = root
         self._max_row_bytes = max_row_bytes
+        self._pending: list[tuple[object, ...]] = []
         self._read = 0
         self._removed = 0
 
@@ -52,22 +54,17 @@ class Scan:
         """Raises OSError when the root or a project cannot be read (after all others); sqlite3.Error."""
         sessions = 0
         unreadable: OSError | None = None
-        try:
-            projects = self._catalog.projects()
-            for project in projects:
-                try:
-                    kept = list(self._project(project))
-                except OSError as error:
-                    unreadable = error
-                    continue
-                self._keep_only(os.fsencode(project), kept)
-                sessions += len(kept)
-            self._keep_only_projects({os.fsencode(project) for project in projects})
-            self._commit()
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
+        projects = self._catalog.projects()
+        for project in projects:
+            try:
+                kept = list(self._project(project))
+            except OSError as error:
+                unreadable = error
+                continue
+            self._flush()
+            self._keep_only(os.fsencode(project), kept)
+            sessions += len(kept)
+        self._keep_only_projects({os.fsencode(project) for project in projects})
         if unreadable is not None:
             raise unreadable
         return Refreshed(sessions, self._read, self._removed)
@@ -98,6 +95,11 @@ class Scan:
         except LogAmbiguous as error:
             self._put(project, segment, "", -1, failed_summary(error.session_id, error))
             return True
+        except OSError as error:
+            session_id = session_id_of(segment) or segment
+            unread = LogUnreadable(session_id, f"{self._root}/{project}/{segment}", str(error))
+            self._put(project, segment, "", -1, failed_summary(session_id, unread))
+            return True
         if located is None:
             return False
         session_id, location = located
@@ -113,12 +115,15 @@ class Scan:
         words = "\n".join(filter(None, (summary.session_id, summary.cwd, summary.title, summary.prompt)))
         remembered = (name, directory_mtime_ns, *known.revision, *known.progress, *known.fingerprint, known.tally)
         shown = (summary.session_id, summary.cwd, summary.model, summary.updated_at or 0, folded(words))
-        self._begin()
-        row = (os.fsencode(project), segment, *remembered, *shown, msgspec.msgpack.encode(summary))
-        self._connection.execute(_PUT, row)
+        self._pending.append((os.fsencode(project), segment, *remembered, *shown, msgspec.msgpack.encode(summary)))
         self._read += 1
-        if self._read % _BATCH == 0:
-            self._commit()
+        if len(self._pending) >= _BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._pending:
+            self._write(_PUT, self._pending)
+            self._pending = []
 
     def _keep_only(self, project: bytes, segments: Collection[str]) -> None:
         (stored,) = self._connection.execute("SELECT count(*) FROM summary WHERE project = ?", (project,)).fetchone()
@@ -135,17 +140,18 @@ class Scan:
                 self._remove([key for (key,) in rows])
 
     def _remove(self, keys: list[int]) -> None:
-        self._begin()
-        self._connection.executemany("DELETE FROM summary WHERE key = ?", ((key,) for key in keys))
+        self._write("DELETE FROM summary WHERE key = ?", [(key,) for key in keys])
         self._removed += len(keys)
 
-    def _begin(self) -> None:
-        if not self._connection.in_transaction:
-            self._connection.execute("BEGIN IMMEDIATE")
-
-    def _commit(self) -> None:
-        if self._connection.in_transaction:
+    def _write(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            self._connection.executemany(statement, rows)
             self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
 
 
 def folded(text: str) -> str:

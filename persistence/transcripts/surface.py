@@ -17,7 +17,8 @@ class Surface:
     order, and each message is taken off once.
     """
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int | None = None) -> None:
+        """`most_bytes`: what it may take; no bound for who holds the messages themselves."""
         self._most_bytes = most_bytes
         # By message, in the order of the log:
         self._seqs = array("q")
@@ -75,7 +76,7 @@ class Surface:
         self._seqs.append(seq)
         self._slots.append(slot)
         self._replaced_by.append(_NONE)
-        if _NODE_BYTES * len(self._seqs) > self._most_bytes:
+        if self._most_bytes is not None and _NODE_BYTES * len(self._seqs) > self._most_bytes:
             raise Misshapen(f"more messages than there is room for ({self._most_bytes} bytes)")
 
     def _find(self, seq: int) -> int | None:

@@ -237,6 +237,24 @@ def test_another_export_does_not_go_on_with_this_one(home: Home) -> None:
         home.output(out, plan())
 
 
+@pytest.mark.parametrize("format_", ["jsonl", "parquet"])
+def test_a_checkpoint_that_outlived_its_data_counts_for_nothing(home: Home, format_: str) -> None:
+    """Killed between the last two steps, an export leaves one behind: the next one begins anew, for good."""
+    out, whole = home.home / "out", home.home / "whole"
+    home.export(whole, plan(format_))
+    output = home.output(out, plan(format_), every=1)
+    with closing(output), pytest.raises(ZeroDivisionError):
+        export(home.store, SessionLogs(home.root), plan(format_), output, on_session=lambda done, *_: 1 // (done - 7))
+    partial = out.with_name("out.partial")
+    assert out.with_name("out.checkpoint").exists()
+    partial.rename(home.home / "lost")
+    with closing(home.output(out, plan(format_))) as fresh:
+        assert fresh.checkpoint.last_session is None
+    assert not out.with_name("out.checkpoint").exists()
+    home.export(out, plan(format_))
+    assert out.read_bytes() == whole.read_bytes()
+
+
 def test_an_export_of_nothing_is_an_empty_file(tmp_path: Path) -> None:
     """With its schema, in Parquet."""
     (tmp_path / "sessions").mkdir()
