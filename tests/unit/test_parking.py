@@ -16,7 +16,7 @@ from feedback.partitions import PartitionId
 from worker.claims import Claim, Failed
 from worker.core.live import Flushed, FlushNeeded
 from worker.core.retry import delay
-from worker.parking import ParkingLot
+from worker.parking import Excess, ParkingLot
 
 PARTITION = PartitionId(1, 0)
 ERROR = LogUnreadable("s", "/p", "EIO")
@@ -222,30 +222,70 @@ def test_waiting_for_a_flush_is_no_attempt() -> None:
     assert fail(parking, [A], 40.0) == [A]
 
 
-turns = st.tuples(st.integers(0, 3), st.sets(st.sampled_from("st")), st.sampled_from((0.01, 1.0, 40.0)))
+class Aside:
+    """What `worker.aside` keeps in Redis, each Session's in order."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, list[Claim]] = {}
+
+    def make_room(self, parking: ParkingLot, *, crowded: bool) -> None:
+        for one in parking.excess(crowded=crowded):
+            of_session = self.waiting.setdefault(one.claim.command.session_id, [])
+            of_session.insert(0 if one.before else len(of_session), one.claim)
+
+    def resume(self, parking: ParkingLot, most: int) -> None:
+        for session_id in parking.exhausted():
+            claims, left = self.waiting[session_id][:most], self.waiting[session_id][most:]
+            self.waiting[session_id] = left
+            parking.resume(session_id, claims, aside=bool(left))
 
 
-@given(st.lists(st.sampled_from("st"), max_size=12), st.lists(turns, max_size=15), st.integers(1, 4))
+turns = st.tuples(st.integers(0, 5), st.sets(st.sampled_from("st")), st.sampled_from((0.01, 1.0, 40.0)), st.booleans())
+
+
+@given(st.lists(st.sampled_from("st"), max_size=16), st.lists(turns, max_size=15), st.integers(1, 4))
 def test_every_command_ends_once_and_in_order(
-    sessions: list[str], script: list[tuple[int, set[str], float]], max_attempts: int
+    sessions: list[str], script: list[tuple[int, set[str], float, bool]], max_attempts: int
 ) -> None:
-    """Whatever fails and whenever new commands come: a Session's commands end in the order they were claimed."""
-    parking, now = lot(max_attempts), 0.0
+    """Whatever fails, whenever new commands come and room is made: a Session's end in the order they were claimed."""
+    parking, aside, now = ParkingLot(max_attempts, lambda: 0.0, batch_size=3), Aside(), 0.0
     claims = [claim(session_id, str(number)) for number, session_id in enumerate(sessions)]
     coming, ended = list(claims), list[Claim]()
-    for arriving, broken, seconds in [*script, (len(claims), set[str](), 60.0), (0, set[str](), 0.0)]:
+    rest = [(len(claims), set[str](), 60.0, False)] * (len(claims) + 2)
+    for arriving, broken, seconds, crowded in [*script, *rest]:
         arrived, coming = coming[:arriving], coming[arriving:]
         fresh = [one for one in arrived if not parking.admit(one)]
+        aside.make_room(parking, crowded=crowded)
+        aside.resume(parking, 2)
         batch = due(parking, now) + fresh
         ended += [one for one in batch if one.command.session_id not in broken]
         deferred = [(one, ERROR) for one in batch if one.command.session_id in broken]
         ended += [one for one, _ in parking.settle(batch, deferred, now)]
+        held = [one for one in claims[: len(claims) - len(coming)] if one not in ended]
+        away = [one for of_session in aside.waiting.values() for one in of_session]
+        assert len(parking) == len(held) - len(away)
+        assert parking.size() == sum(one.size for one in held if one not in away)
         now += seconds
     assert len(ended) == len(claims)
-    assert len(parking) == 0
+    assert not parking
     for session_id in "st":
         of_session = [one for one in claims if one.command.session_id == session_id]
         assert [one for one in ended if one.command.session_id == session_id] == of_session
+
+
+def test_room_is_made_but_for_the_first_of_each_session_and_for_suspects() -> None:
+    """What comes later goes where its Session's others are, also when there is room again."""
+    parking = lot()
+    suspects = [msgspec.structs.replace(one, suspect=True) for one in (A, B)]
+    fail(parking, [*suspects, C, OTHER], 0.0)
+    assert parking.excess(crowded=False) == []
+    assert parking.excess(crowded=True) == [Excess(C, before=True)]
+    assert (len(parking), parking.exhausted()) == (3, [])
+    assert parking.admit(C)
+    assert (len(parking), parking.excess(crowded=False)) == (4, [Excess(C, before=False)])
+    assert due(parking, 9.0) == [suspects[0], OTHER]
+    assert parking.settle(suspects, [], 9.0) == []
+    assert due(parking, 9.0) == [suspects[1], OTHER]
 
 
 def test_a_suspect_is_tried_alone_and_the_rest_of_its_session_after_it() -> None:
