@@ -10,9 +10,8 @@ from msgspec import UNSET, Struct, UnsetType
 from feedback.errors import FeedbackError, LogFailure, SettingsInvalid
 from feedback.model import Item, SessionIdentity
 from persistence.session_log import LogEntry, MessageSummary, SessionLogs
-from persistence.sidecar import SidecarStore, open_store
+from persistence.sidecar import SidecarStore, find_store
 
-_SQLITE = "sqlite:///"
 _NEAR = 5
 
 
@@ -98,9 +97,7 @@ def _is_typable(name: str) -> bool:
 
 def open_existing_store(url: str) -> SidecarStore | None:
     """The store, or None when none was ever made: looking must not make one. Raises as `open_store`."""
-    if url.startswith(_SQLITE) and not Path(url.removeprefix(_SQLITE)).exists():
-        return None
-    return open_store(url)
+    return find_store(url)
 
 
 def _session(logs: SessionLogs, store: SidecarStore | None, entry: LogEntry) -> SessionLine:

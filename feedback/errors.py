@@ -119,6 +119,13 @@ class MediumUnavailable(FeedbackError):
     disposition = Disposition.RETRYABLE
 
 
+class StoreMoved(StoreForeign):
+    """The sidecar store was moved elsewhere, or is the unfinished copy of another: nothing may be read or written here.
+
+    The message names the other store.
+    """
+
+
 class Fenced(FeedbackError):
     """Another owner holds a newer epoch of the partition: nothing was committed."""
 

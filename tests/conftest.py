@@ -7,6 +7,7 @@ from redis import Redis
 
 from app.embedded import VOLATILE, EmbeddedServer
 from feedback.connection import connect
+from tests.postgres import Databases, Postgres
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +27,14 @@ def redis_client(valkey_url: str) -> Iterator[Redis]:
     with connect(valkey_url) as client:
         client.flushall()
         yield client
+
+
+@pytest.fixture(scope="session")
+def databases() -> Iterator[Databases]:
+    """A PostgreSQL server from the wheel, one per test process, that syncs nothing, with databases for many tests."""
+    server = Postgres()
+    try:
+        server.start()
+        yield Databases(server)
+    finally:
+        server.close()

@@ -28,6 +28,7 @@ from persistence.sidecar.store import (
     StoreHealth,
     StoreTransaction,
 )
+from persistence.sidecar.topology import serves, topology_from
 
 # Together the bound on the WAL, unless another program's reader holds it open.
 _CHECKPOINT_PAGES = 8192
@@ -136,7 +137,7 @@ class SqliteStore:
         with self._writing() as connection:
             topology = _read_topology(connection)
             for partition in partitions:
-                if not _serves(topology, partition):
+                if not serves(topology, partition):
                     continue
                 row = (partition.generation, partition.number, owner)
                 fences[partition] = Fence(*connection.execute(_RAISE_EPOCH, row).fetchone())
@@ -301,19 +302,7 @@ class _VolatileStore(SqliteStore):
 
 
 def _read_topology(connection: sqlite3.Connection) -> StoredTopology | None:
-    values: dict[str, int] = dict(connection.execute(_TOPOLOGY).fetchall())
-    if not values:
-        return None
-    # `former` and `retired` came with the first change of the number of partitions.
-    former, retired = values.get("former", 0), bool(values.get("retired", True))
-    return StoredTopology(
-        values["generation"], values["partitions"], former, retired, deployment=values.get("deployment", 0)
-    )
-
-
-def _serves(topology: StoredTopology | None, partition: PartitionId) -> bool:
-    """Whether the partition may have an owner: the former generation until it is retired, then the current one."""
-    return topology is None or partition.generation == topology.generation - (not topology.retired)
+    return topology_from(dict(connection.execute(_TOPOLOGY).fetchall()))
 
 
 def _inconsistent_partitions(connection: sqlite3.Connection) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """The engines of the sidecar store as the conformance suite opens them, and short ways to say what is written."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -10,6 +10,7 @@ from feedback.model import Item, Rating, SessionIdentity
 from feedback.partitions import PartitionId
 from persistence.sidecar import SidecarStore, SqliteStore, open_store
 from persistence.sidecar.store import Change, CommandRecord
+from tests.postgres import Databases
 
 P0 = PartitionId(1, 0)
 P1 = PartitionId(1, 1)
@@ -21,16 +22,19 @@ SECOND_LIFE = SessionIdentity(created_at=1_700_000_000_001, cwd="/work")
 class Engine(ABC):
     """One engine: makes empty stores, and closes them all in the end."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    flaws: tuple[str, ...] = ()
+    """What `health` finds wrong with a store of this suite although all is well with the engine."""
+
+    def __init__(self) -> None:
         self._stores = ExitStack()
 
     def fresh(self) -> SidecarStore:
         """An empty store."""
-        return self._stores.enter_context(closing(self._open_fresh()))
+        return self._stores.enter_context(self.opened())
 
     @abstractmethod
-    def _open_fresh(self) -> SidecarStore: ...
+    def opened(self) -> AbstractContextManager[SidecarStore]:
+        """An empty store that is gone at the end of the block."""
 
     @abstractmethod
     def url(self, store: SidecarStore) -> str:
@@ -41,19 +45,48 @@ class Engine(ABC):
 
 
 class SqliteFileEngine(Engine):
-    def _open_fresh(self) -> SidecarStore:
-        return open_store(f"sqlite:///{self.directory / str(uuid4())}")
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._directory = directory
+
+    @contextmanager
+    def opened(self) -> Iterator[SidecarStore]:
+        with closing(open_store(f"sqlite:///{self._directory / str(uuid4())}")) as store:
+            yield store
 
     def url(self, store: SidecarStore) -> str:
         return f"sqlite:///{store.health().location}"
 
 
 class SqliteMemoryEngine(SqliteFileEngine):
-    def _open_fresh(self) -> SidecarStore:
-        return SqliteStore.in_memory()
+    @contextmanager
+    def opened(self) -> Iterator[SidecarStore]:
+        with closing(SqliteStore.in_memory()) as store:
+            yield store
 
 
-ENGINES: tuple[type[Engine], ...] = (SqliteFileEngine, SqliteMemoryEngine)
+class PostgresEngine(Engine):
+    flaws = (
+        "fsync is off: a crash of the server loses ratings that were acknowledged; turn it on",
+        "full_page_writes is off: a crash of the server may damage the store; turn it on",
+    )
+
+    def __init__(self, databases: Databases) -> None:
+        super().__init__()
+        self._databases = databases
+        self._urls: dict[str, str] = {}
+
+    @contextmanager
+    def opened(self) -> Iterator[SidecarStore]:
+        with self._databases.one() as url, closing(open_store(url)) as store:
+            self._urls[store.health().location] = url
+            yield store
+
+    def url(self, store: SidecarStore) -> str:
+        return self._urls[store.health().location]
+
+
+ENGINES: tuple[type[Engine], ...] = (SqliteFileEngine, SqliteMemoryEngine, PostgresEngine)
 
 
 def item(message_id: str, *, rating: Rating = "positive", note: str | None = None, at: int = 1) -> Item:

@@ -95,7 +95,12 @@ def assert_same(store: SidecarStore, model: Model) -> None:
 @given(batches)
 def test_any_batches_leave_what_a_dict_would_hold(engine: Engine, batches: list[tuple[list[Step], bool]]) -> None:
     """Committed batches count in full, abandoned ones not at all; records follow each other without a gap."""
-    store, model = engine.fresh(), Model()
+    with engine.opened() as store:
+        check(store, batches)
+
+
+def check(store: SidecarStore, batches: list[tuple[list[Step], bool]]) -> None:
+    model = Model()
     epoch = store.acquire_fences([P0], "model")[P0].epoch
     recorded: list[CommandRecord] = []
     for batch, abandoned in batches:
@@ -111,4 +116,3 @@ def test_any_batches_leave_what_a_dict_would_hold(engine: Engine, batches: list[
             recorded += records
         assert_same(store, model)
     assert store.outcomes(P0, 0, 1000) == [(kept.sequence, kept.event) for kept in recorded]
-    store.close()

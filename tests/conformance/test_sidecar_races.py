@@ -66,6 +66,7 @@ def test_a_takeover_waits_for_an_open_transaction_and_sees_what_it_committed(sto
     epoch = store.acquire_fences([P0], "old")[P0].epoch
     with ThreadPoolExecutor(1) as pool:
         with store.transaction({P0: epoch}) as transaction:
+            transaction.load([], [])
             takeover = pool.submit(store.acquire_fences, [P0], "new")
             transaction.apply([], [record(1)], {})
             assert not takeover.done()
@@ -80,6 +81,7 @@ def test_partitions_are_written_from_many_threads_that_end(store: SidecarStore) 
         partition = (P0, P1)[number % 2]
         session = f"s{number}"
         with store.transaction({partition: epochs[partition]}) as transaction:
+            transaction.load([], [])  # from here on nobody else writes
             sequence = store.heads([partition])[partition] + 1
             changes: list[Change] = [StartSession(session, FIRST_LIFE), PutItem(session, item("m"), 1)]
             transaction.apply(changes, [record(sequence, partition=partition, session_id=session)], {})

@@ -22,6 +22,7 @@ from tests.conformance.sidecar_engines import (
     P0,
     P1,
     SECOND_LIFE,
+    Engine,
     commit,
     item,
     message_ids,
@@ -47,9 +48,9 @@ class TestNewStore:
         assert store.stored_sessions(["s", ""]) == {}
         assert store.prune(expired_before=2**60, limit=10) == 0
 
-    def test_is_healthy(self, store: SidecarStore) -> None:
+    def test_is_healthy(self, engine: Engine, store: SidecarStore) -> None:
         health = store.health()
-        assert (health.sessions, health.items, health.commands, health.findings) == (0, 0, 0, ())
+        assert (health.sessions, health.items, health.commands, health.findings) == (0, 0, 0, engine.flaws)
         assert health.schema_version >= 1
 
 
@@ -314,11 +315,11 @@ class TestPrune:
 
 
 class TestHealth:
-    def test_counts_what_is_stored(self, store: SidecarStore) -> None:
+    def test_counts_what_is_stored(self, engine: Engine, store: SidecarStore) -> None:
         epoch = store.acquire_fences([P0], "a")[P0].epoch
         commit(store, [*start("s", "m", "n"), *start("t")], [record(1)], epochs={P0: epoch})
         health = store.health()
-        assert (health.sessions, health.items, health.commands, health.findings) == (2, 2, 1, ())
+        assert (health.sessions, health.items, health.commands, health.findings) == (2, 2, 1, engine.flaws)
         commit(store, [DeleteItem("s", "m", 3), DeleteItem("s", "never", 4), PutItem("s", item("n"), 5)])
         assert store.health().items == 1
         commit(store, [StartSession("s", SECOND_LIFE)])

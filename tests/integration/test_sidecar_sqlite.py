@@ -116,7 +116,7 @@ class TestUrl:
             open_store(f"sqlite:///{tmp_path}/{name}.absolute").close()
         assert all((tmp_path / name).is_file() and (tmp_path / f"{name}.absolute").is_file() for name in names)
 
-    @pytest.mark.parametrize("url", ["postgresql://host/db", "sqlite://x/y", "sqlite:///", "sqlite:////", "file", ""])
+    @pytest.mark.parametrize("url", ["mysql://host/db", "sqlite://x/y", "sqlite:///", "sqlite:////", "file", ""])
     def test_what_is_supported_is_said(self, url: str) -> None:
         with pytest.raises(SettingsInvalid, match="sqlite:///relative/path"):
             open_store(url)

@@ -1,0 +1,302 @@
+"""Connections to one PostgreSQL database: how they are opened, shared out to threads, and given up after errors.
+
+A connection is *leased* for one operation and comes back when that ends; there are only as many as operations at one
+time. Connecting happens in the thread that wants the connection, so a server that is out of reach is said at once,
+with the reason, and found again at the first try after it came back. (`psycopg_pool` connects in the background: its
+callers wait for their whole timeout to learn nothing, and its pauses between tries grow with the outage.)
+
+**What a stuck process cannot do.** The session's own limits make the server end, by itself, a transaction that stands
+still or takes too long, so nobody holds a partition's row for longer than `_LIMITS` says, however it is frozen.
+They need PostgreSQL 17: without its `transaction_timeout`, a client that freezes in the midst of sending would
+hold its locks for ever, since the server does not count that as standing still.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import LiteralString, TypeAlias, TypeVar
+
+import psycopg
+from psycopg.abc import PQGen
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import TransactionStatus
+from psycopg.rows import TupleRow
+from psycopg.types.numeric import Int8BinaryDumper
+
+from feedback.errors import StoreUnavailable
+from persistence.sidecar import postgres_schema as schema
+from persistence.sidecar.postgres_errors import ServerSilent, is_collision, is_elsewhere, is_fatal, translate
+from persistence.sidecar.postgres_url import Parameters, location
+
+T = TypeVar("T")
+RV = TypeVar("RV")
+
+_OLDEST_SERVER = 170_000
+
+_LIMITS: LiteralString = """
+    SELECT set_config(name, CASE WHEN setting::bigint BETWEEN 1 AND most THEN setting ELSE most::text END, false)
+    FROM pg_settings JOIN (VALUES
+        ('lock_timeout', 5000),
+        ('idle_in_transaction_session_timeout', 3000),
+        ('statement_timeout', 10000),
+        ('transaction_timeout', 10000)
+    ) AS bound (name, most) USING (name)"""
+"""In milliseconds. Stricter ones of the URL, role or database stay. Between reading and writing a batch lie a few
+milliseconds of computing; 3 s are less than the default lease, so whoever takes a frozen worker's partition over finds
+its row free."""
+
+_SETTINGS: LiteralString = f"""
+    {_LIMITS};
+    SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+                      WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false);
+    SET default_transaction_isolation = 'read committed';
+    SET search_path = session_feedback;
+    SET jit = off;
+    SET enable_seqscan = off;
+    SET tcp_keepalives_idle = 5;
+    SET tcp_keepalives_interval = 2;
+    SET tcp_keepalives_count = 3"""
+"""Durability is the session's, whatever the server's default. Plans must not be those of tables that were small when
+they were made, hence no sequential scans. The keepalives are the server's side: it, too, has to notice that a client's
+machine is gone."""
+
+_ANSWER_S = 15.0
+"""Longer than any statement may take. A server that is silent for so long is as good as gone."""
+
+_MOST = 16
+_FOR_READS = 4
+"""Connections of this process at one time, and how many of them transactions leave to reads. A read inside of an
+open transaction needs a second one, and reads wait for nobody."""
+
+_KEPT_IDLE_S = 60.0
+_TRIES = 4
+
+Query: TypeAlias = tuple[LiteralString, Sequence[object]]
+"""A statement and its parameters."""
+
+
+class Passing(StoreUnavailable):
+    """What failed had no effect that counts, and may be done again at once, on another connection."""
+
+    @property
+    def code(self) -> str:
+        """Nobody outside has to know."""
+        return StoreUnavailable.__name__
+
+
+class Session(psycopg.Connection[TupleRow]):
+    """A connection that gives up on a server that has fallen silent, and that knows how old it is."""
+
+    generation = 0
+    idle_since = 0.0
+    answer_s: float | None = _ANSWER_S
+    warnings: list[str]
+    """What the server warned of, since it was cleared last."""
+
+    def ask(self, queries: Sequence[Query]) -> list[list[TupleRow]]:
+        """Each statement's rows; all of them in one round trip."""
+        with self.pipeline():
+            cursors = [self.execute(statement, parameters, binary=True) for statement, parameters in queries]
+        return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+
+    def note(self, notice: psycopg.errors.Diagnostic) -> None:
+        """Keep a warning."""
+        if notice.severity_nonlocalized == "WARNING":
+            self.warnings.append(notice.message_primary or "")
+
+    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
+        """As the base class, but not for ever."""
+        try:
+            return super().wait(gen, interval, self.answer_s if timeout is None else timeout)
+        except psycopg.errors._WaitTimeout as error:  # noqa: SLF001  it has no public name
+            self.pgconn.finish()
+            raise ServerSilent(f"no answer for {self.answer_s} s") from error
+
+
+class PostgresConnections:
+    """A bounded pool for one database. May be used from any thread, but not in a child after a fork."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        """Nothing is opened yet."""
+        self.location = location(parameters)
+        self._conninfo = make_conninfo(**parameters)
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._idle: list[Session] = []
+        self._closed = False
+        # Bumped when all connections made before are not to be used again.
+        self._generation = 0
+        self._room = threading.BoundedSemaphore(_MOST)
+        self._room_to_write = threading.BoundedSemaphore(_MOST - _FOR_READS)
+
+    def check_open(self) -> None:
+        """Raise `StoreUnavailable` when the store was closed, or opened before this process was forked off."""
+        if os.getpid() != self._process:
+            # Two processes on one connection would read each other's answers.
+            raise StoreUnavailable(f"sidecar store {self.location}: opened before a fork; open another one here")
+        if self._closed:
+            raise StoreUnavailable(f"sidecar store {self.location}: closed")
+
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[Session]:
+        """A connection outside of the pool, whatever the database holds; it waits for answers as long as it takes.
+
+        Raises:
+            StoreUnavailable: the server cannot be reached, does not let us in, or is too old.
+        """
+        session = self._connect()
+        session.answer_s = None
+        with contextlib.closing(session), self.guard(session):
+            yield session
+
+    def run(self, operation: Callable[[Session], T], *, repeatable: bool = True) -> T:
+        """One operation on one connection, and again on another one when this one turned out to be dead.
+
+        What ran into another transaction was rolled back, and is done again too. What is not `repeatable` gets a
+        connection that has just answered, and is done once.
+
+        Raises:
+            StoreForeign, StoreUnavailable: the operation may have been done all the same.
+            ValueError: it violated a constraint.
+        """
+
+        def attempt() -> T:
+            with self.lease(proven=not repeatable) as session:
+                return operation(session)
+
+        return self.persistently(attempt) if repeatable else attempt()
+
+    def persistently(self, attempt: Callable[[], T]) -> T:
+        """Do it again while what fails is passing, a few times."""
+        for _ in range(_TRIES - 1):
+            with contextlib.suppress(Passing):
+                return attempt()
+        return attempt()
+
+    @contextlib.contextmanager
+    def lease(self, *, writing: bool = False, proven: bool = False) -> Iterator[Session]:
+        """One connection for one operation; an open transaction is rolled back when the block ends.
+
+        `writing` is for transactions in which reads may follow on other connections; `proven` for a connection
+        that has just answered.
+
+        Raises:
+            StoreForeign, StoreUnavailable, ValueError: as `guard`.
+        """
+        with contextlib.ExitStack() as stack:
+            if writing:
+                stack.enter_context(self._taken(self._room_to_write))
+            stack.enter_context(self._taken(self._room))
+            session = self._take(proven=proven)
+            stack.callback(self._give_back, session)
+            with self.guard(session):
+                yield session
+
+    @contextlib.contextmanager
+    def guard(self, session: Session) -> Iterator[None]:
+        """Raise what the driver raises as a failure of ours, and give all connections up when it is theirs.
+
+        Raises:
+            Passing: the connection is dead, its server takes no writes any more, or another transaction was in the way.
+            StoreUnavailable, ValueError: as `translate`.
+        """
+        try:
+            yield
+        except psycopg.Error as error:
+            failure = translate(error, self.location)
+            is_dead = session.closed or is_fatal(error) or is_elsewhere(error)
+            if is_dead:
+                session.close()
+                self._retire_all()
+            if is_dead or is_collision(error):
+                failure = Passing(str(failure))
+            raise failure from error
+
+    def close(self) -> None:
+        """Close what is idle now, and what is leased when it comes back."""
+        with self._lock:
+            self._closed = True
+        self._retire_all()
+
+    @contextlib.contextmanager
+    def _taken(self, room: threading.BoundedSemaphore) -> Iterator[None]:
+        if not room.acquire(timeout=_ANSWER_S):
+            raise StoreUnavailable(f"sidecar store {self.location}: all connections of this process are in use")
+        try:
+            yield
+        finally:
+            room.release()
+
+    def _take(self, *, proven: bool) -> Session:
+        self.check_open()
+        with self._lock:
+            session = self._idle.pop() if self._idle else None
+        if session is not None and proven:
+            try:
+                session.execute("SELECT")
+            except psycopg.Error:
+                session.close()
+                self._retire_all()
+                session = None
+        return self._open() if session is None else session
+
+    def _give_back(self, session: Session) -> None:
+        if session.pgconn.transaction_status != TransactionStatus.IDLE:
+            with contextlib.suppress(psycopg.Error):
+                session.rollback()
+        session.idle_since = time.monotonic()
+        given_up = [session]
+        with self._lock:
+            if not self._closed and session.generation == self._generation and _is_idle(session):
+                self._idle.append(session)
+                given_up = [idle for idle in self._idle if idle.idle_since < session.idle_since - _KEPT_IDLE_S]
+                self._idle = self._idle[len(given_up) :]
+        for old in given_up:
+            old.close()
+
+    def _retire_all(self) -> None:
+        with self._lock:
+            self._generation += 1
+            idle, self._idle = self._idle, []
+        for session in idle:
+            session.close()
+
+    def _open(self) -> Session:
+        generation = self._generation
+        session = self._connect()
+        try:
+            with self.guard(session):
+                schema.require(session, self.location)
+        except BaseException:
+            session.close()
+            raise
+        session.generation = generation
+        return session
+
+    def _connect(self) -> Session:
+        try:
+            session = Session.connect(self._conninfo, autocommit=True, prepare_threshold=0)
+        except psycopg.Error as error:
+            raise translate(error, self.location) from error
+        try:
+            self._set_up(session)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def _set_up(self, session: Session) -> None:
+        if session.info.server_version < _OLDEST_SERVER:
+            version = session.info.parameter_status("server_version")
+            raise StoreUnavailable(f"sidecar store {self.location}: needs PostgreSQL 17, this one is {version}")
+        session.warnings = []
+        session.add_notice_handler(session.note)
+        session.adapters.register_dumper(int, Int8BinaryDumper)
+        with self.guard(session):
+            session.execute(_SETTINGS, prepare=False)
+
+
+def _is_idle(session: Session) -> bool:
+    return session.pgconn.transaction_status == TransactionStatus.IDLE
