@@ -6,6 +6,8 @@ from msgspec import Struct
 
 from feedback.model import MOST_MILLISECONDS, Item, Rating
 
+_FEWEST_DIGITS = 11  # of milliseconds: "2026" and "20260131" mean something else
+
 
 class Filters(Struct, frozen=True, kw_only=True):
     """All of them must hold; an empty one always does.
@@ -43,7 +45,7 @@ def moment_of(text: str) -> int:
 
     ISO 8601; UTC where it says no zone; a date is its first instant. Raises ValueError for anything else.
     """
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) >= _FEWEST_DIGITS:
         milliseconds = int(text)
     else:
         moment = datetime.fromisoformat(text)

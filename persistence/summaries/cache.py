@@ -104,7 +104,8 @@ class SessionSummaries:
     ) -> SummaryPage:
         """Up to `limit` Sessions whose id, project, title or first prompt hold every word of `text`, in any case.
 
-        `project` is the exact `cwd`, `model` that of the last answer; only ids in `among`, none in `without`.
+        `project` is the exact `cwd`, `model` that of the last answer ("": Sessions without one); only ids in `among`,
+        none in `without`.
         `after` is the `next` of the page before.
 
         Raises:
@@ -163,20 +164,15 @@ def _conditions(
 ) -> tuple[list[str], list[object]]:
     conditions = ["instr(words, ?) > 0" for _ in text.split()]
     values: list[object] = [folded(word) for word in text.split()]
-    for condition, value in (
-        ("cwd IS ?", project),
-        ("model IS ?", model),
-        ("id IN (SELECT value FROM json_each(?))", None if among is None else _json(among)),
-        ("id NOT IN (SELECT value FROM json_each(?))", None if without is None else _json(without)),
-    ):
-        if value is not None:
-            conditions.append(condition)
-            values.append(value)
+    for column, name in (("cwd", project), ("model", model)):
+        if name is not None:
+            conditions.append(f"{column} IS ?")
+            values.append(name or None)
+    for operator, ids in (("IN", among), ("NOT IN", without)):
+        if ids is not None:
+            conditions.append(f"id {operator} (SELECT value FROM json_each(?))")  # noqa: S608 - as above
+            values.append(msgspec.json.encode(list(ids)).decode())
     return conditions, values
-
-
-def _json(ids: Collection[str]) -> str:
-    return msgspec.json.encode(list(ids)).decode()
 
 
 def _cursor(text: str) -> tuple[int, int]:

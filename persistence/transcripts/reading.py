@@ -1,5 +1,6 @@
 """A Session log as a conversation, entry by entry (CONTRACT, "Words"; FORMATS sections 4 to 7 and 11)."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -27,13 +28,14 @@ from persistence.transcripts.surface import Surface
 END_SEED = "session/end-seed"
 _LAYOUT_TYPES = SURFACE_TYPES | {END_SEED}
 _MOST_LAYOUT_BYTES = 64 << 20
+_REPLACEMENT_BYTES = 250  # what one is remembered with, its message id aside
 
 
 class Transcript:
     """One log, open for reading as a conversation.
 
-    Memory: one row, and about 40 bytes a message for what replaces what; a log for which 64 MiB of that
-    do not suffice is RowInvalid.
+    Memory: one row, and for what replaces what about 40 bytes a message and 300 a replacement; a log for which
+    64 MiB of each do not suffice is RowInvalid.
     """
 
     def __init__(self, log: OpenLog) -> None:
@@ -124,6 +126,7 @@ class _Layout:
     def __init__(self, seed_length: int | None) -> None:
         self._surface = Surface(_MOST_LAYOUT_BYTES)
         self._replacements: dict[int, Replaced] = {}
+        self._replacement_bytes = 0
         self._inherited_to = seed_length or 0
         self._seed_is_marked = seed_length is None
 
@@ -151,6 +154,9 @@ class _Layout:
             self._surface.append(row.seq)
         elif self._surface.replace(row.seq, *entry.replaces):
             self._replacements[row.seq] = Replaced(row.seq, entry.message_id, entry.time)
+            self._replacement_bytes += _REPLACEMENT_BYTES + sys.getsizeof(entry.message_id)
+            if self._replacement_bytes > _MOST_LAYOUT_BYTES:
+                raise Misshapen(f"more replacements than there is room for ({_MOST_LAYOUT_BYTES} bytes)")
 
     def marked(self, message: Message) -> Message:
         """The message with what the log says about it elsewhere."""

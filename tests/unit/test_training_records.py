@@ -177,6 +177,7 @@ def test_of_messages_with_one_id_the_first_that_counts_is_the_rated_one() -> Non
     [
         ("1700000000000", 1_700_000_000_000),
         ("2023-11-14", 1_699_920_000_000),
+        ("20231114", 1_699_920_000_000),
         ("2023-11-14T22:13:20Z", 1_700_000_000_000),
         ("2023-11-14 23:13:20.5+01:00", 1_700_000_000_500),
     ],
@@ -186,7 +187,7 @@ def test_times_are_taken_as_people_write_them(text: str, milliseconds: int) -> N
     assert moment_of(text) == milliseconds
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "-5", "1969-01-01", "99999999999999999999", "2023-13-01"])
+@pytest.mark.parametrize("text", ["", "2026", "yesterday", "-5", "1969-01-01", "99999999999999999999", "2023-13-01"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     """Nothing is guessed."""
     with pytest.raises(ValueError, match=r"."):

@@ -1,9 +1,12 @@
 """What single rows read as: blocks of every kind, shapes of every age, and what is not of its type's shape."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from feedback.errors import LogCorrupt
+from persistence.session_log import SessionLogs
 from persistence.session_log.damage import Misshapen
 from persistence.session_log.jsontext import Json
 from persistence.session_log.rows import Row
@@ -17,9 +20,11 @@ from persistence.transcripts import (
     Title,
     ToolCall,
     ToolResult,
+    open_transcript,
 )
 from persistence.transcripts.entries import Entry, entry_of
 from persistence.transcripts.parts import parts_of, text_of
+from tests.unit.log_examples import SESSION, Compression, turn, write, writer
 
 APPENDED: dict[str, Json] = {"surfaceOp": "append"}
 
@@ -125,3 +130,29 @@ def test_an_answer_of_another_shape_is_an_error() -> None:
     with pytest.raises(Misshapen):
         read("assistant/message", {"message": {"id": "a"}}, APPENDED)
     assert read("session/title", {"title": "T\ud800"}) == Title(seq=7, time=70, title="T\ufffd")
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_damaged_log_gives_what_is_before_the_damage(tmp_path: Path, compression: Compression) -> None:
+    """Then the failure, with the Session and the path; again the same when it is read again."""
+    with writer(tmp_path, compression) as log:
+        for _ in range(20):
+            log.append([event for number in range(50) for event in turn(number)])
+    data = log.path.read_bytes()
+    log.path.write_bytes(data[: -len(data) // 8] + b"\n{" + data[-len(data) // 8 :])
+    with open_transcript(SessionLogs(tmp_path), SESSION) as transcript:
+        assert transcript is not None
+        for _ in range(2):
+            told: list[int] = []
+            with pytest.raises(LogCorrupt, match=str(log.path)):
+                told.extend(entry.seq for entry in transcript.entries())
+            assert told == list(range(len(told)))
+            assert len(told) > 100
+
+
+def test_no_session_no_transcript(tmp_path: Path) -> None:
+    """Nothing is there, or nothing that a catalog would list."""
+    write(tmp_path, 1, "none").write_bytes(b"{}")
+    for session_id in (SESSION, "other", ""):
+        with open_transcript(SessionLogs(tmp_path), session_id) as transcript:
+            assert transcript is None
