@@ -1,10 +1,12 @@
 -- Acknowledge a batch: result + event + job finished or failed, and the claim dropped. Atomic, and safe to repeat.
 --
 -- KEYS per partition: claimed list, event stream, RQ's finished registry, RQ's failed registry, owners hash
+--      then per Session that answers are about: its cached list
 -- ARGV[1] worker name          ARGV[2] result TTL in seconds   ARGV[3] failure TTL in seconds
 -- ARGV[4] events kept          ARGV[5] job key prefix          ARGV[6] result stream prefix
 -- ARGV[7] now, as RQ writes times                              ARGV[8] per partition "1" (publish even past a gap) or "0"
 -- ARGV[9] the partitions' numbers, each followed by a space
+-- ARGV[10] the Sessions' revisions after these answers, each followed by a space   ARGV[11] TTL of a cached list
 -- then per command, in claim order: index of its partition, id, kind, and
 --   kind "answered": result, revision, sequence, event
 --   kind "failed":   traceback, failure, name for RQ's tools, ""
@@ -15,7 +17,8 @@
 -- owner, since another one may be applying the command by now.
 -- Reply: "ok", or {"gap", index of the partition, last sequence in its stream} and nothing was done: the
 -- stream lost events that the store has, publish those first.
-local FIELDS, FIRST, KEYS_EACH = 7, 10, 5
+local FIELDS, FIRST, KEYS_EACH = 7, 12, 5
+local partitions = #ARGV[8]
 
 local function last_sequence(stream)
   if redis.call('EXISTS', stream) == 0 then
@@ -68,6 +71,22 @@ local function is_owed(job, results)
   return redis.pcall('HGET', job, 'status') == 'queued'
 end
 
+-- Whoever reads a cached list without the store must not be shown one that is older than an answer: the revision is
+-- noted beside it before anybody can read the answer.
+local function note_latest(list, revision)
+  local known = redis.pcall('HGET', list, 'latest')
+  if type(known) == 'table' then
+    redis.call('DEL', list) -- anybody's
+    known = false
+  end
+  if (tonumber(known or '') or 0) < tonumber(revision) then
+    redis.call('HSET', list, 'latest', revision)
+  end
+  if not known then
+    redis.call('EXPIRE', list, ARGV[11])
+  end
+end
+
 local mine = {}
 for number in string.gmatch(ARGV[9], '%d+') do
   mine[#mine + 1] = redis.call('HGET', KEYS[KEYS_EACH * (#mine + 1)], number) == ARGV[1]
@@ -76,6 +95,11 @@ end
 local time = redis.call('TIME')
 local now = tonumber(time[1])
 local result_ttl, failure_ttl = tonumber(ARGV[2]), tonumber(ARGV[3])
+local list = KEYS_EACH * partitions
+for revision in string.gmatch(ARGV[10], '%d+') do
+  list = list + 1
+  note_latest(KEYS[list], revision)
+end
 for i = FIRST, #ARGV, FIELDS do
   local p, id, kind = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
   local claimed, stream, finished, failed = unpack(KEYS, KEYS_EACH * (p - 1) + 1, KEYS_EACH * p - 1)
@@ -114,7 +138,7 @@ for i = FIRST, #ARGV, FIELDS do
     end
   end
 end
-for p = 1, #KEYS / KEYS_EACH do
+for p = 1, partitions do
   redis.pcall('ZREMRANGEBYSCORE', KEYS[KEYS_EACH * p - 2], '-inf', now)
   redis.pcall('ZREMRANGEBYSCORE', KEYS[KEYS_EACH * p - 1], '-inf', now)
 end
