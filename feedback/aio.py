@@ -13,6 +13,7 @@ from feedback import connection
 from feedback.calls import Blocking, Call, Flow, wall_clock_ms
 from feedback.errors import ShuttingDown
 from feedback.flows import MAX_QUEUED, Submitted
+from feedback.identities import SessionIdentities
 from feedback.operations import DEFAULT_TIMEOUT_S, Operations
 from feedback.requests import Request
 from feedback.results import Result
@@ -57,21 +58,29 @@ class AsyncFeedbackClient:
     """`FeedbackClient` for asyncio: the same arguments, results and exceptions; an async context manager."""
 
     def __init__(
-        self, redis: aio.Redis, *, max_queued: int = MAX_QUEUED, clock_ms: Callable[[], int] = wall_clock_ms
+        self,
+        redis: aio.Redis,
+        *,
+        logs: SessionIdentities | None = None,
+        max_queued: int = MAX_QUEUED,
+        clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        """Use the server of an existing redis-py asyncio client, which stays the caller's."""
+        """Use the server of an existing redis-py asyncio client, which stays the caller's.
+
+        `logs` as `FeedbackClient`; a log that must be read is read in a thread.
+        """
         self._redis = connection.like_async(redis)
-        self._operations = Operations(block_s=connection.BLOCK_S, max_queued=max_queued, clock_ms=clock_ms)
+        self._operations = Operations(block_s=connection.BLOCK_S, max_queued=max_queued, clock_ms=clock_ms, logs=logs)
         self._closed = False
 
     @classmethod
-    def from_url(cls, url: str, *, max_queued: int = MAX_QUEUED) -> Self:
+    def from_url(cls, url: str, *, logs: SessionIdentities | None = None, max_queued: int = MAX_QUEUED) -> Self:
         """Connect to `redis://`, `rediss://` or `unix://`; nothing is sent until the first call.
 
         Raises:
             QueueUnavailable: the URL is not one.
         """
-        return cls(connection.connect_async(url), max_queued=max_queued)
+        return cls(connection.connect_async(url), logs=logs, max_queued=max_queued)
 
     put = _awaited(Operations.put)
     delete = _awaited(Operations.delete)

@@ -13,6 +13,7 @@ from feedback import connection
 from feedback.calls import Blocking, Call, Flow, wall_clock_ms
 from feedback.errors import ShuttingDown
 from feedback.flows import MAX_QUEUED, Submitted
+from feedback.identities import SessionIdentities
 from feedback.lines import Lines
 from feedback.operations import DEFAULT_TIMEOUT_S, Operations
 from feedback.requests import Request
@@ -67,26 +68,33 @@ class FeedbackClient:
     """
 
     def __init__(
-        self, redis: Redis, *, max_queued: int = MAX_QUEUED, clock_ms: Callable[[], int] = wall_clock_ms
+        self,
+        redis: Redis,
+        *,
+        logs: SessionIdentities | None = None,
+        max_queued: int = MAX_QUEUED,
+        clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         """Use the server of an existing redis-py client, which stays the caller's.
 
+        `logs`, for a host that sees the log root (`persistence.session_log.SessionLogs(root)`): lists are then read
+        from the cache, in one round trip, wherever that is certain to be current; the projector is asked for the rest.
         `max_queued` is the length of a partition's queue past which commands are refused (`QueueFull`);
         deadlines are counted from `clock_ms`, milliseconds since the Unix epoch.
         """
         self._redis = connection.like(redis)
         self._lines = Lines(self._redis)
-        self._operations = Operations(block_s=connection.BLOCK_S, max_queued=max_queued, clock_ms=clock_ms)
+        self._operations = Operations(block_s=connection.BLOCK_S, max_queued=max_queued, clock_ms=clock_ms, logs=logs)
         self._closed = False
 
     @classmethod
-    def from_url(cls, url: str, *, max_queued: int = MAX_QUEUED) -> Self:
+    def from_url(cls, url: str, *, logs: SessionIdentities | None = None, max_queued: int = MAX_QUEUED) -> Self:
         """Connect to `redis://`, `rediss://` or `unix://`; nothing is sent until the first call.
 
         Raises:
             QueueUnavailable: the URL is not one.
         """
-        return cls(connection.connect(url), max_queued=max_queued)
+        return cls(connection.connect(url), logs=logs, max_queued=max_queued)
 
     put = _run(Operations.put)
     delete = _run(Operations.delete)

@@ -4,7 +4,7 @@ An event's place in its partition is the dense `sequence` of the sidecar store; 
 `event_id` ("<generation>-<partition>-<sequence>") and is the entry's id in the event stream.
 """
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -15,8 +15,12 @@ from feedback.results import Absent, Ok, Rejected, Rejection, Result, at_revisio
 
 
 class _EventBase(Struct, frozen=True, kw_only=True, rename="camel", tag_field="type", omit_defaults=True):
-    """`revision` is the Session's after the command; `occurred_at` in milliseconds since the Unix epoch."""
+    """`revision` is the Session's after the command; `occurred_at` in milliseconds since the Unix epoch.
 
+    An event of another schema is not read here: it means something else.
+    """
+
+    schema: Literal[1] = 1
     event_id: str
     command_id: str
     session_id: str

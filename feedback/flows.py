@@ -14,7 +14,8 @@ import msgspec
 from msgspec import Struct
 from redis.exceptions import RedisError
 
-from feedback import keys, queries, wire
+from feedback import keys, wire
+from feedback.asking import Asker
 from feedback.calls import Caller, Flow, Sleep, wall_clock_ms
 from feedback.commands import Command, PutCommand, command_from, parse_command_id
 from feedback.connection import BLOCK_S, is_passing
@@ -30,20 +31,18 @@ from feedback.errors import (
     ResultTimeout,
 )
 from feedback.failures import decode_failure, error_of
+from feedback.identities import SessionIdentities
 from feedback.notes import is_blank, utf8_size
 from feedback.partitions import TOPOLOGY_FIELDS, Topology
+from feedback.reading import ListReader
 from feedback.requests import Request, check_text
-from feedback.results import NoteBlank, NoteTooLarge, Rejected, Result, at_revision, result_from_builtins
+from feedback.results import NoteBlank, NoteTooLarge, Rejected, Result, at_revision
 from feedback.scripting import Script
 
 _ANY_RETENTION_MS = 2**60
 MAX_QUEUED = 100_000
-MAX_QUERIES = 10_000
-_LONGEST_WAIT_S = 366 * 24 * 3600.0
-_ASK_AGAIN_S = 2.0
 
 _enqueue = Script("feedback", "enqueue")
-_ask = Script("feedback", "ask")
 
 
 class Submitted(Struct, frozen=True):
@@ -63,12 +62,15 @@ class Flows:
         block_s: float = BLOCK_S,
         max_queued: int = MAX_QUEUED,
         clock_ms: Callable[[], int] = wall_clock_ms,
+        logs: SessionIdentities | None = None,
     ) -> None:
         self._block_s = block_s
         self._max_queued = max_queued
         self._clock_ms = clock_ms
         self._topology: Topology | None = None
         self._caller = Caller()
+        self._asker = Asker(self._caller, block_s)
+        self._reader = None if logs is None else ListReader(logs, self._caller)
 
     def submit(self, requests: Sequence[Request], deadline: float, *, durable: bool = False) -> Flow[list[Submitted]]:
         """Check all requests, then enqueue them in order; `deadline` on the monotonic clock.
@@ -146,7 +148,7 @@ class Flows:
                 return None
 
     def list_feedback(self, session_id: str, at_least: int | None, timeout: float) -> Flow[Result]:
-        """The contract's `list`, answered by the projector.
+        """The contract's `list`, from the cache by who sees the log root, else answered by the projector.
 
         Raises:
             InvalidRequest: `session_id` or `at_least` is malformed.
@@ -159,13 +161,11 @@ class Flows:
         if at_least is not None and (not _is_revision(at_least)):
             raise InvalidRequest("atLeast", "expected a revision: a whole number, 0 or more")
         deadline = time.monotonic() + timeout
-        query = queries.ListQuery(
-            query_id=uuid4().hex, deadline=_deadline_ms(deadline), session_id=session_id, at_least=at_least
-        )
-        answer = yield from self._answer(query, deadline)
-        if isinstance(answer, queries.Unknown):
-            raise CommandFailed("the projector does not know this question: upgrade the older side")
-        return _result(answer)
+        if self._reader is not None:
+            found = yield from self._reader.read(session_id, at_least, deadline)
+            if found is not None:
+                return found
+        return (yield from self._asker.list(session_id, at_least, deadline, missed=self._reader is not None))
 
     def outcome(self, command_id: object, timeout: float) -> Flow[Result]:
         """The answer to a command that was submitted before, by anyone.
@@ -183,18 +183,10 @@ class Flows:
             except ResultTimeout:
                 # Redis may have lost the answer, or the queue; the store has what was applied.
                 try:
-                    return (yield from self._recorded(known, time.monotonic() + _half(deadline)))
+                    return (yield from self._asker.recorded(known, time.monotonic() + _half(deadline)))
                 except (CommandUnknown, QueueUnavailable):
                     return (yield from self.wait(known, max(0.0, deadline - time.monotonic())))
-        return (yield from self._recorded(known, deadline))
-
-    def _recorded(self, command_id: str, deadline: float) -> Flow[Result]:
-        """A command's answer from the store, through the projector."""
-        query = queries.OutcomeQuery(query_id=uuid4().hex, deadline=_deadline_ms(deadline), command_id=command_id)
-        answer = yield from self._answer(query, deadline)
-        if isinstance(answer, queries.Unknown):
-            raise CommandUnknown(f"command {command_id} is neither waiting nor recorded")
-        return _result(answer)
+        return (yield from self._asker.recorded(known, deadline))
 
     def _note_rejection(self, command: Command, deadline: float) -> Flow[Result | None]:
         """The contract's rule 2, at the boundary: a refused note is never sent anywhere."""
@@ -268,24 +260,6 @@ class Flows:
             yield Sleep(delay)
             delay = min(2 * delay, 0.5)
 
-    def _answer(self, query: queries.Query, deadline: float) -> Flow[queries.Answer]:
-        document = queries.encode_query(query)
-        while True:
-            taken = yield from self._caller.script(
-                _ask, (keys.QUERIES,), (document, MAX_QUERIES, keys.REPLY_TTL_S), deadline
-            )
-            left_s = deadline - time.monotonic()
-            if taken:
-                # Look at least once, and never ask for 0: that would block for ever.
-                patience = max(0.001, min(self._block_s, _ASK_AGAIN_S, left_s))
-                reply = yield from self._caller.call(("BLPOP", keys.reply(query.query_id), f"{patience:.3f}"), deadline)
-                if reply is not None:
-                    return _answer(reply[1])
-            elif left_s > 0:
-                yield Sleep(min(0.1, left_s))
-            if time.monotonic() >= deadline:
-                raise QueueUnavailable("no projector answered in time; is `feedback projector` running?")
-
     def _outcome(self, command_id: str, fields: dict[bytes, bytes], deadline: float) -> Flow[Result | None]:
         """A result stream's entry as a result; None when the command was requeued since it failed."""
         if fields.get(b"type") == b"1":
@@ -324,11 +298,6 @@ def _half(deadline: float) -> float:
     return max(0.0, (deadline - time.monotonic()) / 2)
 
 
-def _deadline_ms(deadline: float) -> int:
-    """A deadline of the monotonic clock on the wall clock, no further ahead than anybody waits."""
-    return wall_clock_ms() + int(1000 * min(deadline - time.monotonic(), _LONGEST_WAIT_S))
-
-
 def _is_revision(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
@@ -339,22 +308,6 @@ def _refusal(command_id: str, outcome: bytes) -> FeedbackError | None:
     if outcome in (b"full", "full"):
         return QueueFull("the Session's queue is full; nothing was enqueued, try again later")
     return None
-
-
-def _answer(document: bytes) -> queries.Answer:
-    try:
-        return queries.decode_answer(document)
-    except msgspec.MsgspecError as error:
-        raise CommandFailed(f"the projector's answer is not readable: {error}") from None
-
-
-def _result(answer: queries.Answered | queries.Failed) -> Result:
-    if isinstance(answer, queries.Failed):
-        raise error_of(answer.failure)
-    try:
-        return at_revision(result_from_builtins(answer.result), answer.revision)
-    except msgspec.ValidationError as error:
-        raise CommandFailed(f"the projector's answer is not one of the contract's: {error}") from None
 
 
 def _stream_entries(reply: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:

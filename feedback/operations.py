@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from feedback.calls import Flow
 from feedback.flows import Flows, Submitted
+from feedback.identities import SessionIdentities
 from feedback.model import Rating
 from feedback.requests import Delete, ExpiresAt, Put, Request, check_timeout
 from feedback.results import Result
@@ -18,8 +19,10 @@ DEFAULT_TIMEOUT_S = 30.0
 class Operations:
     """What a client can do. `timeout` is in seconds everywhere, and bounds the whole call."""
 
-    def __init__(self, *, block_s: float, max_queued: int, clock_ms: Callable[[], int]) -> None:
-        self._flows = Flows(block_s=block_s, max_queued=max_queued, clock_ms=clock_ms)
+    def __init__(
+        self, *, block_s: float, max_queued: int, clock_ms: Callable[[], int], logs: SessionIdentities | None
+    ) -> None:
+        self._flows = Flows(block_s=block_s, max_queued=max_queued, clock_ms=clock_ms, logs=logs)
 
     def put(
         self,
@@ -63,7 +66,7 @@ class Operations:
         return (yield from self._mutate(request, timeout))
 
     def list(self, session_id: str, *, at_least: int | None = None, timeout: float = DEFAULT_TIMEOUT_S) -> Flow[Result]:
-        """A Session's feedback in order of first creation, never older than what was committed before the call.
+        """A Session's feedback in order of first creation, never older than what anybody was told before the call.
 
         `at_least` is a revision (`result.revision`) that the answer must have reached.
 

@@ -1,9 +1,10 @@
 """What the answers to queries are, given cache, store and Session logs.
 
-A list is never older than what was committed before the question was asked: a cached list counts only
-when the store says that its revision is the current one.
+A list is never older than what was committed before the question was asked: a remembered or cached list counts
+only when the store says that its revision is the current one.
 """
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -13,14 +14,18 @@ from feedback.commands import parse_command_id
 from feedback.errors import CommandFailed, FeedbackError, StoreUnavailable
 from feedback.events import decode_event, result_of
 from feedback.failures import Failure, failure_of
-from feedback.model import SessionIdentity
-from feedback.queries import Answer, Answered, Failed, ListQuery, OutcomeQuery, Unknown
+from feedback.lists import CachedList
+from feedback.model import Item, SessionIdentity
+from feedback.queries import Answered, Failed, ListQuery, OutcomeQuery, Unknown, encode_answer
 from feedback.results import ItemList, Ok, Rejected, SessionNotFound
-from persistence.sidecar.store import SidecarStore
-from projections.cache import ListCache
-from projections.fold import CachedList
+from persistence.sidecar.store import SidecarStore, StoredSession
+from projections.cache import ListCache, Snapshot
 from projections.resolving import Found
 from projections.views import load, possible
+
+_MOST_REMEMBERED_BYTES = 16 * 2**20
+_ENTRY_BYTES = 512
+_FILL_ATTEMPTS = 5
 
 
 class NotYet(Struct, frozen=True):
@@ -29,34 +34,59 @@ class NotYet(Struct, frozen=True):
     revision: int
 
 
+class Remembered:
+    """Encoded answers by Session, each with the row of the store that it was made of; the least recently used go."""
+
+    def __init__(self, most_bytes: int = _MOST_REMEMBERED_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._answers: OrderedDict[str, tuple[StoredSession, bytes]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, session_id: str, row: StoredSession) -> bytes | None:
+        """The answer that is made of this row."""
+        known = self._answers.get(session_id)
+        if known is None or known[0] != row:
+            return None
+        self._answers.move_to_end(session_id)
+        return known[1]
+
+    def put(self, session_id: str, row: StoredSession, answer: bytes) -> None:
+        """Remember an answer in place of an older one."""
+        former = self._answers.pop(session_id, None)
+        self._answers[session_id] = row, answer
+        self._bytes += _ENTRY_BYTES + len(answer) - (_ENTRY_BYTES + len(former[1]) if former else 0)
+        while self._bytes > self._most_bytes:
+            _, (_, freed) = self._answers.popitem(last=False)
+            self._bytes -= _ENTRY_BYTES + len(freed)
+
+
 class Answers:
-    """Answers batches of queries; for one thread. Every method may raise `RedisError`."""
+    """Answers batches of queries, encoded as they go out; for one thread. Every method may raise `RedisError`."""
 
     def __init__(self, cache: ListCache, store: SidecarStore) -> None:
         self._cache = cache
         self._store = store
+        self._remembered = Remembered()
 
-    def lists(self, resolved: Sequence[tuple[ListQuery, Found]]) -> list[Answer | NotYet]:
-        """One answer per query, from one look at cache and store."""
-        identities = {query.session_id: found for query, found in resolved if isinstance(found, SessionIdentity)}
+    def lists(self, resolved: Sequence[tuple[ListQuery, Found]]) -> list[bytes | NotYet]:
+        """One answer per query, from one look at the store, and one at the cache for what is not remembered."""
         try:
-            current = self._current(identities)
+            return self._lists(resolved)
         except StoreUnavailable as error:
-            return [Failed(failure_of(error))] * len(resolved)
-        return [self._list(query, found, current.get(query.session_id)) for query, found in resolved]
+            return [failed(error)] * len(resolved)
 
-    def outcome(self, query: OutcomeQuery) -> Answer:
+    def outcome(self, query: OutcomeQuery) -> bytes:
         """The recorded answer to a command."""
         try:
             record = self._store.record(parse_command_id(query.command_id))
             if record is None:
-                return Unknown()
+                return encode_answer(Unknown())
             event = decode_event(record.event)
         except FeedbackError as error:
-            return Failed(failure_of(error))
+            return failed(error)
         except msgspec.MsgspecError:
-            return Failed(failure_of(CommandFailed("the record was written by a newer program: upgrade the projector")))
-        return Answered(result=msgspec.to_builtins(result_of(event)), revision=event.revision)
+            return failed(CommandFailed("the record was written by a newer program: upgrade the projector"))
+        return encode_answer(Answered(result=result_of(event), revision=event.revision))
 
     def reached(self, queries: Sequence[ListQuery]) -> dict[str, int]:
         """Session id -> the revision that the store is at; what was never stored is missing.
@@ -67,40 +97,84 @@ class Answers:
         rows = self._store.stored_sessions(tuple({query.session_id for query in queries}))
         return {session_id: row.revision for session_id, row in rows.items()}
 
-    def _current(self, identities: Mapping[str, SessionIdentity]) -> dict[str, CachedList]:
-        """The current list of each of these Sessions that has a row; without items where that is of another life."""
-        if not identities:
-            return {}
-        # The cache first: what it holds was committed, so the store read later cannot be behind it.
-        snapshot = self._cache.read(tuple(identities))
-        rows = self._store.stored_sessions(tuple(identities))
-        self._cache.drop(key for key, view in snapshot.views.items() if not possible(view, rows.get(key)))
-        current: dict[str, CachedList] = {}
-        fills: list[CachedList] = []
-        for session_id, row in rows.items():
-            view = snapshot.views.get(session_id)
-            if row.identity != identities[session_id]:
-                view = CachedList(session_id=session_id, identity=row.identity, revision=row.revision, items=())
-            elif view is None or view.revision != row.revision or view.identity != row.identity:
-                view = load(self._store, session_id)
-                fills += [view] if view else []
-            if view is not None:
-                current[session_id] = view
-        if fills:
-            self._cache.store(snapshot.era, fills)
-        return current
+    def _lists(self, resolved: Sequence[tuple[ListQuery, Found]]) -> list[bytes | NotYet]:
+        there = {query.session_id: found for query, found in resolved if isinstance(found, SessionIdentity)}
+        rows = dict(self._store.stored_sessions(tuple(there))) if there else {}
+        answers = {key: answer for key, row in rows.items() if (answer := self._remembered.get(key, row)) is not None}
+        # Whoever missed it in the cache will find it there the next time.
+        missed = {query.session_id for query, _ in resolved if query.missed}
+        wanted = {key: found for key, found in there.items() if key in missed or (key in rows and key not in answers)}
+        for key, view in self._current(wanted).items() if wanted else ():
+            rows[key] = StoredSession(view.identity, view.revision)
+            answers[key] = _listed(view.items, view.revision)
+            self._remembered.put(key, rows[key], answers[key])
+        return [
+            _answer(query, found, rows.get(query.session_id), answers.get(query.session_id))
+            for query, found in resolved
+        ]
 
-    def _list(self, query: ListQuery, found: Found, view: CachedList | None) -> Answer | NotYet:
-        match found:
-            case None:
-                rejected = Rejected(error=SessionNotFound(session_id=query.session_id))
-                return Answered(result=msgspec.to_builtins(rejected), revision=None)
-            case Failure():
-                return Failed(found)
-            case SessionIdentity():
-                revision = view.revision if view else 0
-                if query.at_least is not None and revision < query.at_least:
-                    return NotYet(revision)
-                # A row may have been replaced by one of another life since it was looked at.
-                items = view.items if view and view.identity == found else ()
-                return Answered(result=msgspec.to_builtins(Ok(value=ItemList(items=items))), revision=revision)
+    def _current(self, wanted: Mapping[str, SessionIdentity]) -> dict[str, CachedList]:
+        """The current lists of these Sessions, which are cached from here on: nobody who reads there sees older ones.
+
+        Raises:
+            StoreUnavailable: the store could not be read.
+        """
+        for _ in range(_FILL_ATTEMPTS):
+            # The cache first: what it holds was committed, so the store read later cannot be behind it.
+            snapshot = self._cache.read(tuple(wanted))
+            rows = self._store.stored_sessions(tuple(wanted))
+            false = {key for key in wanted if not _possible(key, snapshot, rows.get(key))}
+            self._cache.drop(false)
+            views: dict[str, CachedList] = {}
+            fills: list[CachedList] = []
+            for key, identity in wanted.items():
+                row, cached = rows.get(key), snapshot.views.get(key)
+                if cached is not None and key not in false and _is_of(cached, row):
+                    views[key] = cached
+                else:
+                    views[key] = (load(self._store, key) if row else None) or _unrated(key, identity)
+                    fills.append(views[key])
+            noted = snapshot.latest.keys() - false
+            if not fills or self._cache.store(snapshot.era, fills, noted=noted):
+                return views
+        raise StoreUnavailable("the cached lists are being made anew again and again")
+
+
+def failed(error: FeedbackError) -> bytes:
+    """The answer that says why there is none."""
+    return encode_answer(Failed(failure_of(error)))
+
+
+def _possible(session_id: str, snapshot: Snapshot, row: StoredSession | None) -> bool:
+    """Whether what was cached can stem from the history of the row, which was read after it."""
+    view = snapshot.views.get(session_id)
+    committed = row.revision if row else 0
+    return snapshot.latest.get(session_id, 0) <= committed and (view is None or possible(view, row))
+
+
+def _is_of(view: CachedList, row: StoredSession | None) -> bool:
+    return view.revision == 0 if row is None else (view.revision, view.identity) == (row.revision, row.identity)
+
+
+def _unrated(session_id: str, identity: SessionIdentity) -> CachedList:
+    """The list of a Session that nobody has rated, in whatever life."""
+    return CachedList(session_id=session_id, identity=identity, revision=0, items=())
+
+
+def _listed(items: Sequence[Item], revision: int) -> bytes:
+    return encode_answer(Answered(result=Ok(value=ItemList(items=tuple(items))), revision=revision))
+
+
+def _answer(query: ListQuery, found: Found, row: StoredSession | None, answer: bytes | None) -> bytes | NotYet:
+    match found:
+        case None:
+            rejected = Rejected(error=SessionNotFound(session_id=query.session_id))
+            return encode_answer(Answered(result=rejected, revision=None))
+        case Failure():
+            return encode_answer(Failed(found))
+        case SessionIdentity():
+            revision = row.revision if row else 0
+            if query.at_least is not None and revision < query.at_least:
+                return NotYet(revision)
+            # Only items of the current life; a row may have been replaced by one of another since it was looked at.
+            return answer if answer is not None and row and row.identity == found else _listed((), revision)

@@ -14,12 +14,35 @@ from redis import Redis
 from feedback import keys
 from feedback.events import Event, decode_event
 from feedback.partitions import PartitionId
+from feedback.scripting import Script
 from persistence.sidecar.store import SidecarStore
+
+_backlog = Script("projections", "backlog")
 
 Row: TypeAlias = tuple[int, bytes]
 """A sequence and an encoded event."""
+Rows: TypeAlias = dict[PartitionId, list[Row]]
 
+ROUND_BYTES = 16 * 2**20
+"""Bound on the events of one round, of all partitions, each counted with what it takes besides its bytes."""
+_EVENT_ROOM = 64 * 1024
+"""For what an event holds besides one note: ids, versions, times, actor."""
+_OVERHEAD = 1024
+_MOST_AT_ONCE = 256
 _LAST_SUFFIX = 2**64 - 1
+
+
+class Room(Struct, frozen=True):
+    """How much a round may take: so many bytes of one partition, and so many events of each before looking again."""
+
+    partition_bytes: int
+    page: int
+
+    @classmethod
+    def for_round(cls, partitions: int, max_note_bytes: int) -> "Room":
+        """Room for a round in which every event may be as large as one gets."""
+        share = ROUND_BYTES // partitions
+        return cls(share, min(_MOST_AT_ONCE, max(1, share // (max_note_bytes + _EVENT_ROOM))))
 
 
 class Gathered(Struct, frozen=True):
@@ -37,19 +60,29 @@ class Lost(Struct, frozen=True):
     """Neither stream nor store has the next event: nothing says which Sessions changed."""
 
 
-def read_streams(
-    redis: Redis, positions: Mapping[PartitionId, int], *, count: int, block_ms: int
-) -> dict[PartitionId, list[Row]]:
-    """Entries past each partition's position, up to `count` each; waits `block_ms` when there are none."""
+def read_streams(redis: Redis, positions: Mapping[PartitionId, int], *, room: Room, block_ms: int) -> Rows:
+    """Entries past each partition's position, as many as there is room for; waits `block_ms` when there are none."""
     by_key = {keys.events(partition).encode(): partition for partition in positions}
-    # Past every id of the position's sequence: `<sequence>-1` is none of ours, and would come for ever.
-    after = [f"{position}-{_LAST_SUFFIX}" for position in positions.values()]
-    reply = redis.execute_command("XREAD", "COUNT", count, "BLOCK", block_ms, "STREAMS", *by_key, *after)
-    return {by_key[key]: [_row(*entry) for entry in entries] for key, entries in _streams(reply)}
+    after = [_past(position) for position in positions.values()]
+    reply = redis.execute_command("XREAD", "COUNT", room.page, "BLOCK", block_ms, "STREAMS", *by_key, *after)
+    rows = {by_key[key]: [_row(*entry) for entry in entries] for key, entries in _streams(reply)}
+    behind = [partition for partition, found in rows.items() if len(found) >= room.page]
+    return _read_on(redis, rows, behind, room) if behind else rows
+
+
+def _read_on(redis: Redis, rows: Rows, partitions: Sequence[PartitionId], room: Room) -> Rows:
+    """More of these partitions' streams. XREAD counts entries, so it may only take as many as can be giants."""
+    names = [keys.events(partition) for partition in partitions]
+    after = [_past(rows[partition][-1][0]) for partition in partitions]
+    more = _backlog(redis, names, (room.partition_bytes * len(partitions), _OVERHEAD, room.page, *after))
+    for partition, entries in zip(partitions, more, strict=True):
+        ids, events = entries[::2], entries[1::2]
+        rows[partition] += [(_sequence(entry_id), event) for entry_id, event in zip(ids, events, strict=True)]
+    return rows
 
 
 def gather(
-    partition: PartitionId, after: int, rows: Sequence[Row], store: SidecarStore, limit: int
+    partition: PartitionId, after: int, rows: Sequence[Row], store: SidecarStore, room: Room
 ) -> Gathered | Bogus | Lost:
     """The events that follow sequence `after`, given what the stream has past it.
 
@@ -62,11 +95,25 @@ def gather(
     start = after + len(events)
     # The head first, so that a commit in between cannot look like a hole.
     head = store.heads([partition])[partition]
-    stored = store.outcomes(partition, start, limit)
+    stored = _outcomes(store, partition, start, room)
     missing = _run(partition, start, stored)
     if missing or (events and not stored):
         return Gathered((*events, *missing), start + len(missing))
     return Lost() if stored or head != after else Bogus()
+
+
+def _outcomes(store: SidecarStore, partition: PartitionId, after: int, room: Room) -> list[Row]:
+    """What the store recorded past a sequence, page by page, as much as there is room for."""
+    rows: list[Row] = []
+    left = room.partition_bytes
+    while left > 0:
+        page = store.outcomes(partition, after, room.page)
+        rows += page
+        if len(page) < room.page:
+            break
+        after = page[-1][0]
+        left -= sum(len(event) + _OVERHEAD for _, event in page)
+    return rows
 
 
 def _run(partition: PartitionId, after: int, rows: Iterable[Row]) -> list[Event]:
@@ -86,8 +133,17 @@ def _run(partition: PartitionId, after: int, rows: Iterable[Row]) -> list[Event]
     return events
 
 
+def _past(position: int) -> str:
+    """Past every id of the position's sequence: `<sequence>-1` is none of ours, and would come for ever."""
+    return f"{position}-{_LAST_SUFFIX}"
+
+
+def _sequence(entry_id: bytes) -> int:
+    return int(entry_id.partition(b"-")[0])
+
+
 def _row(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Row:
-    return int(entry_id.partition(b"-")[0]), fields.get(b"event", b"")
+    return _sequence(entry_id), fields.get(b"event", b"")
 
 
 def _streams(reply: Any) -> Iterable[tuple[bytes, list[Any]]]:

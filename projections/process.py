@@ -24,19 +24,17 @@ _log = logging.getLogger(__name__)
 
 
 class CurrentIdentities:
-    """The identities of Sessions that have a log or a live owner (`projections.resolving.IdentitySource`)."""
+    """The identities of Sessions that have a log or a live owner (`feedback.identities.SessionIdentities`)."""
 
     def __init__(self, logs: SessionLogs, redis: Redis) -> None:
         self._logs = logs
         self._redis = redis
 
-    def known(self, session_id: str) -> SessionIdentity | None:
-        view = self._logs.peek(session_id)
-        return None if view is None else view.identity
+    def known_identity(self, session_id: str) -> SessionIdentity | None:
+        return self._logs.known_identity(session_id)
 
     def identity(self, session_id: str) -> SessionIdentity | None:
-        view = self._logs.inspect(session_id)
-        return self._of_owner(session_id) if view is None else view.identity
+        return self._logs.identity(session_id) or self._of_owner(session_id)
 
     def _of_owner(self, session_id: str) -> SessionIdentity | None:
         """A Session that is live but was never written yet is one all the same (CONTRACT, "Rules of `put`", 3)."""
@@ -66,7 +64,7 @@ def run_projector(settings: Settings, stop: StopEvent, *, connect_to: Callable[[
         readers = closing_down.enter_context(ThreadPoolExecutor(settings.io_threads, "session-log"))
         parts = closing_down.enter_context(ThreadPoolExecutor(2, "projector"))
         follower = Follower(clients[0], store)
-        responder = Responder(clients[1], store, identities, readers)
+        responder = closing_down.enter_context(closing(Responder(clients[1], store, identities, readers)))
         try:
             running = [parts.submit(part.run, stop) for part in (follower, responder)]
             _log.info("projector started")

@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from threading import Event as StopEvent
 
 from redis import Redis
@@ -10,10 +11,11 @@ from redis import Redis
 from feedback import keys
 from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import SettingsInvalid
+from feedback.events import Event
 from feedback.partitions import PartitionId, Topology
 from persistence.sidecar.store import SidecarStore
 from projections.cache import Advance, ListCache, drop_foreign
-from projections.gathering import Bogus, Gathered, Lost, Row, gather, read_streams
+from projections.gathering import Bogus, Gathered, Lost, Room, Row, gather, read_streams
 from projections.patience import run_patiently
 from projections.topology import check_topology, read_deployment, read_topology
 from projections.views import Views
@@ -23,8 +25,8 @@ _log = logging.getLogger(__name__)
 _BLOCK_MS = 500
 _LOOK_EVERY_S = 2.0
 """How often the follower compares itself with Redis and the store, whatever the streams bring."""
-_ROUND_EVENTS = 2048
-"""Bound on the events of one round, over all partitions."""
+_SESSIONS_AT_ONCE = 64
+"""Lists that are held at the same time, while events are applied to them."""
 
 
 class Follower:
@@ -40,6 +42,7 @@ class Follower:
         self._positions: dict[PartitionId, int] = {}
         """Where this follower is; empty: to be loaded. The checkpoints' copy, compared at each store."""
         self._next_look = 0.0
+        self._hurries = False
 
     def run(self, stop: StopEvent) -> None:
         """Follow until `stop` is set.
@@ -64,14 +67,22 @@ class Follower:
         """
         if not self._positions:
             return self._load()
-        count = max(1, _ROUND_EVENTS // len(self._positions))
-        rows = read_streams(self._redis, self._positions, count=count, block_ms=block_ms)
+        room = self._room()
+        rows = read_streams(self._redis, self._positions, room=room, block_ms=1 if self._hurries else block_ms)
+        self._hurries = False
         if not rows or time.monotonic() >= self._next_look:
-            rows = self._behind() | rows
+            behind = self._behind()
+            # What the streams lack is in the store, maybe more of it than one round takes.
+            self._hurries = bool(behind)
+            rows = behind | rows
             self._next_look = time.monotonic() + _LOOK_EVERY_S
         if rows and self._positions:
-            self._advance(rows, count)
+            self._advance(rows, room)
         return True
+
+    def _room(self) -> Room:
+        assert self._topology is not None, "whoever has positions has read one"
+        return Room.for_round(len(self._positions), self._topology.max_note_bytes)
 
     def _recover(self) -> None:
         """Trust nothing that was known of Redis before a failure."""
@@ -85,6 +96,7 @@ class Follower:
         topology = self._current_topology()
         if topology is None:
             return False
+        self._cache.renew()
         partitions = self._followed(topology)
         generation = partitions[0].generation
         known = self._cache.checkpoints(generation)
@@ -144,6 +156,7 @@ class Follower:
 
     def _behind(self) -> dict[PartitionId, list[Row]]:
         """Partitions whose store is not where this follower is; nothing, and no positions, if Redis has changed."""
+        self._cache.renew()
         topology = self._current_topology()
         partitions = tuple(self._positions)
         known = self._cache.checkpoints(partitions[0].generation)
@@ -155,10 +168,10 @@ class Follower:
         heads = self._store.heads(partitions)
         return {partition: [] for partition, position in self._positions.items() if heads[partition] != position}
 
-    def _advance(self, rows: Mapping[PartitionId, Sequence[Row]], limit: int) -> None:
+    def _advance(self, rows: Mapping[PartitionId, Sequence[Row]], room: Room) -> None:
         gathered: dict[PartitionId, Gathered] = {}
         for partition, entries in rows.items():
-            match gather(partition, self._positions[partition], entries, self._store, limit):
+            match gather(partition, self._positions[partition], entries, self._store, room):
                 case Gathered() as found:
                     gathered[partition] = found
                 case Bogus():
@@ -168,17 +181,30 @@ class Follower:
                     _log.warning("events lost, all cached lists are made anew partition=%s", partition)
                     self._start_anew(self._positions)
                     return
-        era, views = self._views.after([event for found in gathered.values() for event in found.events])
         advances = [
             Advance(partition, self._positions[partition], found.reached) for partition, found in gathered.items()
         ]
-        reach(CrashPoint.BEFORE_CHECKPOINT)
-        if self._cache.store(era, views, advances):
+        if self._apply((event for found in gathered.values() for event in found.events), advances):
             reach(CrashPoint.AFTER_CHECKPOINT)
             self._positions |= {partition: found.reached for partition, found in gathered.items()}
         else:
             _log.info("another projector was faster, or the lists are being made anew: reading the checkpoints again")
             self._positions = {}
+
+    def _apply(self, events: Iterable[Event], advances: Sequence[Advance]) -> bool:
+        """Store what the events make of the lists, some at a time; the checkpoints move with the last of them."""
+        by_session: dict[str, list[Event]] = {}
+        for event in events:
+            by_session.setdefault(event.session_id, []).append(event)
+        waiting = iter(by_session.items())
+        part = dict(islice(waiting, _SESSIONS_AT_ONCE))
+        while True:
+            changed = self._views.after(part)
+            part = dict(islice(waiting, _SESSIONS_AT_ONCE))
+            if not part:
+                reach(CrashPoint.BEFORE_CHECKPOINT)
+                return self._cache.store(changed.era, changed.views, advances, noted=changed.noted)
+            self._cache.store(changed.era, changed.views, noted=changed.noted)
 
     def _start_anew(self, positions: Mapping[PartitionId, int]) -> None:
         """Forget all cached lists and go on from the store's heads."""

@@ -27,7 +27,7 @@ _CHUNK = 1 << 16
 def runs(script: Script) -> Matcher:
     """Requests that run this Lua script."""
     names = {script.sha.encode(), script.source.encode()}
-    return lambda request: request[0] in (b"EVALSHA", b"EVAL") and request[1] in names
+    return lambda request: request[0].removesuffix(b"_RO") in (b"EVALSHA", b"EVAL") and request[1] in names
 
 
 def names(command: str) -> Matcher:

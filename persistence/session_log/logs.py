@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from feedback.errors import LogUnreadable
+from feedback.model import SessionIdentity
 from persistence.atomic_file import fsync_directory
 from persistence.session_log import messages
 from persistence.session_log.catalog import Catalog, Location, LogEntry
@@ -56,6 +57,16 @@ class SessionLogs:
         """
         entry = self._index.peek(session_id)
         return None if entry is None else _if_unchanged(entry)
+
+    def known_identity(self, session_id: str) -> SessionIdentity | None:
+        """The Session's current identity, if `peek` tells it (`feedback.identities.SessionIdentities`)."""
+        view = self.peek(session_id)
+        return None if view is None else view.identity
+
+    def identity(self, session_id: str) -> SessionIdentity | None:
+        """The Session's current identity, None when there is no such Session. Reads and raises as `inspect`."""
+        view = self.inspect(session_id)
+        return None if view is None else view.identity
 
     def peek_durable(self, session_id: str) -> LogView | None:
         """What `make_durable` would give, if that has nothing to read and nothing to sync; else None.

@@ -17,6 +17,7 @@ from app.embedded import DURABLE, EmbeddedServer
 from feedback import FeedbackClient, Item, ItemList, Ok, QueueUnavailable, keys
 from feedback.settings import Settings
 from feedback.wire import Serializer, encode_job
+from persistence.session_log import SessionLogs
 from tests.acceptance.command_line import feedback
 from tests.harness import settings_for, wait_until, write_session
 from tests.integration.rq_jobs import partition_of, put_command
@@ -77,6 +78,9 @@ def test_the_whole_way_of_a_command_needs_no_more_rights(server: Redis, settings
         assert host.put("s", "m", "positive", note="fine", command_id=command_id) == stored
         assert isinstance(stored, Ok)
         assert isinstance(stored.value, Item)
+        logs = SessionLogs(Path(settings.sessions))
+        with FeedbackClient.from_url(url(server, "host"), logs=logs) as seeing:
+            assert seeing.list("s") == Ok(value=ItemList(items=(stored.value,)))
         assert host.list("s", at_least=stored.revision) == Ok(value=ItemList(items=(stored.value,)))
         assert host.delete("s", "m", if_version=stored.value.version).ok
     assert refusals(server) == []
@@ -85,6 +89,9 @@ def test_the_whole_way_of_a_command_needs_no_more_rights(server: Redis, settings
 def test_a_reader_lists_and_cannot_put(server: Redis, settings: Settings) -> None:
     with FeedbackClient.from_url(url(server, "reader")) as reader:
         assert not reader.list("no such Session").ok
+    with FeedbackClient.from_url(url(server, "reader"), logs=SessionLogs(Path(settings.sessions))) as reader:
+        assert reader.list("s").ok
+        assert refusals(server) == []
         with pytest.raises(QueueUnavailable):
             reader.put("s", "m", "positive", timeout=1)
     refusals(server)

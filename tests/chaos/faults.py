@@ -33,7 +33,7 @@ _SCRIPTS: tuple[Matcher, ...] = tuple(
         ("worker", "heartbeat"),
         ("worker", "assign"),
         ("feedback", "enqueue"),
-        ("feedback", "ask"),
+        ("feedback", "read_list"),
         ("feedback", "owners_of"),
         ("projections", "store"),
     )

@@ -13,6 +13,7 @@ from redis import Redis
 from feedback import keys
 from feedback.errors import FeedbackError
 from feedback.events import Event, FeedbackDeleted, FeedbackPut, FeedbackRejected, encode_event
+from feedback.lists import CachedList
 from feedback.model import Item, Rating, SessionIdentity
 from feedback.partitions import PartitionId, Topology
 from feedback.results import TargetNotFound
@@ -26,7 +27,7 @@ from persistence.sidecar.store import (
     StoredTopology,
 )
 from projections.cache import ListCache
-from projections.fold import CachedList, View
+from projections.fold import View
 from projections.runner import Follower
 from projections.views import load
 
@@ -102,13 +103,13 @@ class Deployment:
         names = ("generation", "partitions", "max_note_bytes")
         self.redis.execute_command("HSET", keys.TOPOLOGY, *chain.from_iterable(zip(names, members, strict=True)))
 
-    def known(self, session_id: str) -> SessionIdentity | None:
+    def known_identity(self, session_id: str) -> SessionIdentity | None:
         """What `identity` says is all there is to know here."""
         del session_id
         return None
 
     def identity(self, session_id: str) -> SessionIdentity | None:
-        """The deployment is its own `IdentitySource`."""
+        """The deployment knows the identities itself (`feedback.identities.SessionIdentities`)."""
         found = self.identities.get(session_id)
         if isinstance(found, FeedbackError):
             raise found

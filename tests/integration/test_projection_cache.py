@@ -7,12 +7,11 @@ import pytest
 import zstandard
 from redis import Redis
 
-from feedback import keys
+from feedback import keys, lists
+from feedback.lists import CachedList
 from feedback.model import Item
 from feedback.partitions import PartitionId
-from projections import bodies
 from projections.cache import Advance, ListCache
-from projections.fold import CachedList
 from tests.integration.projecting import LIFE, NEXT_LIFE
 
 PARTITION = PartitionId(1, 0)
@@ -103,13 +102,13 @@ def test_entries_expire_and_checkpoints_stay(cache: ListCache, redis_client: Red
 def test_a_list_too_long_is_not_cached(cache: ListCache, redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """And an older entry does not survive it."""
     era = stored(cache, 1)
-    monkeypatch.setattr(bodies, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(lists, "MAX_BODY_BYTES", 1000)
     assert cache.store(era, [view(2, note="x" * 2000)])
-    assert not redis_client.exists(keys.list_cache("s1"))
+    assert redis_client.hgetall(keys.list_cache("s1")) == {b"latest": b"2"}
 
 
 def _bomb() -> bytes:
-    return b"\x01" + zstandard.ZstdCompressor().compress(bytes(bodies.MAX_BODY_BYTES + 1))
+    return b"\x01" + zstandard.ZstdCompressor().compress(bytes(lists.MAX_BODY_BYTES + 1))
 
 
 def _sizeless() -> bytes:
@@ -131,10 +130,12 @@ POISON: dict[str, dict[str, bytes | int]] = {
     "broken frame": {"revision": 1, "body": b"\x01\x28\xb5\x2f\xfd"},
     "another Session": {"revision": 1, "body": _encoded(view(1, "s2"))},
     "schema of tomorrow": {"revision": 1, "body": _encoded(msgspec.structs.replace(view(1), schema=2))},
-    "revision zero": {"revision": 0, "body": _encoded(view(0))},
+    "revision below zero": {"revision": -1, "body": _encoded(view(-1))},
     "absurd revision": {"revision": 2**60, "body": _encoded(view(2**60))},
     "revisions differ": {"revision": 9, "body": _encoded(view(1))},
     "revision of words": {"revision": b"many", "body": _encoded(view(1))},
+    "latest of words": {"revision": 1, "latest": b"many", "body": _encoded(view(1))},
+    "absurd latest": {"revision": 1, "latest": 2**60, "body": _encoded(view(1))},
 }
 
 

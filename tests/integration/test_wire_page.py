@@ -1,4 +1,4 @@
-"""A host that knows nothing but `docs/wire-format.md` and the two scripts: no line of the client is used here."""
+"""A host that knows nothing but `docs/wire-format.md` and its scripts: no line of the client is used here."""
 
 import base64
 import hashlib
@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 import pytest
+import zstandard
 from redis import Redis
 
 from feedback.settings import Settings
-from tests.harness import wait_until, write_session
+from tests.harness import CREATED_AT, wait_until, write_session
 
 pytestmark = pytest.mark.server
 
@@ -33,7 +34,7 @@ class ForeignHost:
 
     def __init__(self, redis: Redis) -> None:
         self._enqueue = redis.register_script((ROOT / "feedback/scripts/enqueue.lua").read_text())
-        self._ask = redis.register_script((ROOT / "feedback/scripts/ask.lua").read_text())
+        self._read_list = (ROOT / "feedback/scripts/read_list.lua").read_text()
         self._command: Callable[..., Any] = redis.execute_command
         wait_until(lambda: all(self._topology()), "the first worker has started")
         self.generation, self._partitions = self._topology()
@@ -82,9 +83,24 @@ class ForeignHost:
     def query(self, **members: object) -> object:
         query_id = str(uuid.uuid4())
         query = pack({"queryId": query_id, "deadline": _now_ms() + 20_000, **members})
-        assert self._ask(keys=["feedback:queries"], args=[query, 10_000, 60]) == 1
+        self._command("RPUSH", "feedback:queries", query)
+        self._command("LTRIM", "feedback:queries", -10_000, -1)
+        self._command("EXPIRE", "feedback:queries", 60)
         _, document = self._command("BLPOP", f"feedback:reply:{query_id}", 4)
         return unpack(document)
+
+    def cached(self, session_id: str) -> dict[str, Any] | None:
+        """A cached list that is current."""
+        key_digest = hashlib.blake2b(session_id.encode(), digest_size=16).hexdigest()
+        names = (f"feedback:list:{key_digest}", "feedback:list-era")
+        reply = self._command("EVAL_RO", self._read_list, len(names), *names)
+        if reply is None:
+            return None
+        revision, body = reply
+        codec, content = body[0], body[1:]
+        found: dict[str, Any] = unpack(zstandard.decompress(content) if codec else content)
+        assert (found["schema"], found["sessionId"], found["revision"]) == (1, session_id, int(revision))
+        return found
 
     def events(self, session_id: str) -> list[tuple[bytes, dict[str, object]]]:
         stream = f"feedback:events:{self.generation}-{self.partition(session_id)}"
@@ -124,11 +140,21 @@ def test_a_host_that_knows_only_the_page_can_do_everything(system: Settings, red
 
     listed = host.query(type="list", sessionId="Sitzung ü", atLeast=revision)
     assert listed == {"type": "answered", "result": {"ok": True, "value": {"items": [item]}}, "revision": 1}
+    assert host.query(type="list", sessionId="Sitzung ü", missed=True) == listed
+    cached = host.cached("Sitzung ü")
+    assert cached is None or (cached["items"], cached["identity"]) == ([item], {"createdAt": CREATED_AT, "cwd": "/w"})
     assert host.query(type="outcome", commandId=first) == {"type": "answered", "result": result, "revision": 1}
     assert host.query(type="outcome", commandId=second) == {"type": "unknown"}
 
     host.enqueue_as_rq_does(second, type="delete", ifVersion=item["version"], actor="ada", **target)
     assert host.answer(second) == ({"ok": True, "value": {"absent": True}}, 2)
+    assert (host.cached("Sitzung ü") or {"items": []})["items"] == [], "never the older list"
+
+    def is_cached() -> bool:
+        host.query(type="list", sessionId="Sitzung ü", missed=True)
+        return host.cached("Sitzung ü") is not None
+
+    wait_until(is_cached, "a projector that has come up keeps what it caches")
     assert host.enqueue(third, **put | {"rating": "splendid"}) == b"enqueued"
     failure, _ = host.answer(third)
     assert failure["code"] == "InvalidRequest"

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from feedback import calls, flows
+from feedback import asking, calls, flows
 from feedback.calls import Blocking, Call, Flow
 from feedback.flows import Flows
 from feedback.requests import Put
@@ -43,6 +43,7 @@ class Stage:
         self.clock = Clock()
         monkeypatch.setattr(flows, "time", self.clock)
         monkeypatch.setattr(calls, "time", self.clock)
+        monkeypatch.setattr(asking, "time", self.clock)
         self.flows = Flows(clock_ms=lambda: NOW_MS)
         self.calls: list[Args] = []
         self.slept_s = 0.0
@@ -63,17 +64,22 @@ class Stage:
                     self.clock.now_s += step.seconds
                     step = next(flow)
                     continue
-                self.calls.append(step.args)
-                reply = server(step.args)
-                if isinstance(reply, Exception):
-                    step = flow.throw(reply)
+                replies = [self._reply(command, server) for command in (step.args, *step.then)]
+                failure = next((reply for reply in replies if isinstance(reply, Exception)), None)
+                if failure is not None:
+                    step = flow.throw(failure)
                 else:
-                    if reply is None:
-                        self.clock.now_s += asked_to_block(step.args)
-                    step = flow.send(reply)
+                    step = flow.send(replies if step.then else replies[0])
         except StopIteration as end:
             value: T = end.value
             return value
+
+    def _reply(self, args: Args, server: Server) -> Any:
+        self.calls.append(args)
+        reply = server(args)
+        if reply is None:
+            self.clock.now_s += asked_to_block(args)
+        return reply
 
     def names(self) -> list[str]:
         """The commands that were sent."""

@@ -92,6 +92,16 @@ def test_a_later_programs_member_is_passed_over() -> None:
     assert decode_event(more) == event
 
 
+def test_a_later_programs_meaning_is_not_read() -> None:
+    """Another schema says that the members mean something else; the one of today is not spelled out."""
+    event = FeedbackDeleted(**BASE)
+    members = msgspec.to_builtins(event)
+    assert "schema" not in members
+    assert decode_event(msgspec.msgpack.encode(members | {"schema": 1})) == event
+    with pytest.raises(msgspec.ValidationError):
+        decode_event(msgspec.msgpack.encode(members | {"schema": 2}))
+
+
 @pytest.mark.parametrize("name", ["type", "eventId", "commandId", "sessionId", "revision", "messageId", "item"])
 def test_an_event_without_a_required_member_is_none(name: str) -> None:
     """Nothing is made up."""

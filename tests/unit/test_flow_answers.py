@@ -8,6 +8,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from feedback import keys
+from feedback.asking import MAX_QUERIES
 from feedback.errors import (
     CommandExpired,
     CommandFailed,
@@ -30,6 +31,7 @@ from feedback.queries import (
     OutcomeQuery,
     Query,
     Unknown,
+    Unsupported,
     decode_query,
     encode_answer,
 )
@@ -184,22 +186,22 @@ def test_a_stock_workers_answer_has_its_revision_in_the_job(stage: Stage) -> Non
 
 
 class Projector:
-    """Answers queries; `silent` times it does not, and `full` times its list has no room."""
+    """Answers queries; `silent` times it does not."""
 
-    def __init__(self, answer: Answer | bytes, *, silent: int = 0, full: int = 0, known: int = 0) -> None:
+    def __init__(self, answer: Answer | bytes, *, silent: int = 0) -> None:
         self.answer = answer if isinstance(answer, bytes) else encode_answer(answer)
         self.silent = silent
-        self.full = full
-        self.known = known
         self.queries: list[Query] = []
 
     def __call__(self, args: Args) -> Any:
-        if args[0] == "EXISTS":
-            return self.known
-        if args[0] == "EVALSHA":
-            self.queries.append(decode_query(args[4]))
-            self.full -= 1
-            return int(self.full < 0)
+        match args:
+            case ("EXISTS", *_):
+                return 0
+            case ("RPUSH", keys.QUERIES, document):
+                self.queries.append(decode_query(document))
+                return 1
+            case ("LTRIM" | "EXPIRE", keys.QUERIES, *_):
+                return 1
         assert args[0] == "BLPOP"
         assert args[1] == keys.reply(self.queries[-1].query_id)
         self.silent -= 1
@@ -213,12 +215,16 @@ def listed(stage: Stage, projector: Projector, at_least: int | None = None, time
     return stage.run(stage.flows.list_feedback("s", at_least, timeout), projector)
 
 
-def test_a_list_takes_two_round_trips(stage: Stage) -> None:
-    """The query carries what was asked, and when nobody waits any more."""
+ASKED = ["RPUSH", "LTRIM", "EXPIRE", "BLPOP"]
+
+
+def test_a_list_takes_one_write(stage: Stage) -> None:
+    """The query carries what was asked, and when nobody waits any more; the list of queries stays bounded."""
     projector = Projector(LISTED)
     result = listed(stage, projector, at_least=2)
     assert (result, result.revision) == (Ok(value=ItemList(items=(ITEM,))), 3)
-    assert stage.names() == ["EVALSHA", "BLPOP"]
+    assert stage.names() == ASKED
+    assert stage.calls[1][2:] == (-MAX_QUERIES, -1)
     (query,) = projector.queries
     assert isinstance(query, ListQuery)
     assert (query.session_id, query.at_least, query.deadline) == ("s", 2, NOW_MS + 30_000)
@@ -240,16 +246,7 @@ def test_a_list_that_nobody_answers_ends_in_time(stage: Stage, timeout: float) -
     with pytest.raises(QueueUnavailable, match="projector"):
         listed(stage, Projector(LISTED, silent=1000), timeout=timeout)
     assert stage.clock.now_s - began <= timeout + 0.002
-    assert stage.names()[:2] == ["EVALSHA", "BLPOP"]
-
-
-def test_a_full_list_of_queries_is_waited_for(stage: Stage) -> None:
-    """Until there is room, or no time."""
-    assert listed(stage, Projector(LISTED, full=5)).revision == 3
-    began = stage.clock.now_s
-    with pytest.raises(QueueUnavailable):
-        listed(stage, Projector(LISTED, full=10_000), timeout=1)
-    assert 0.9 < stage.clock.now_s - began <= 1.001
+    assert stage.names()[:4] == ASKED
 
 
 def test_an_endless_timeout_is_one(stage: Stage) -> None:
@@ -277,8 +274,9 @@ def test_a_failed_question_comes_as_its_type(stage: Stage) -> None:
         listed(stage, Projector(failed))
     with pytest.raises(LogUnreadable):
         stage.run(stage.flows.outcome(ID, 30), Projector(failed))
-    with pytest.raises(CommandFailed):
-        listed(stage, Projector(Unknown()))
+    for answer in (Unknown(), Unsupported()):
+        with pytest.raises(CommandFailed, match="upgrade the older side"):
+            listed(stage, Projector(answer))
 
 
 @pytest.mark.parametrize("session_id", [None, 1, b"s", "\ud800", ["s"]])

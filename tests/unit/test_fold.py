@@ -6,13 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedback.events import Event, FeedbackDeleted, FeedbackPut, FeedbackRejected, FeedbackUnchanged
+from feedback.lists import CachedList
 from feedback.model import Item, SessionIdentity
 from feedback.results import TargetNotFound
-from projections.fold import CachedList, Gap, View, apply, fold
+from projections.fold import Gap, View, fold
 
 SESSION = "session-1"
 LIVES = (SessionIdentity(created_at=1, cwd="/a"), SessionIdentity(created_at=2))
 MESSAGES = ("m1", "m2", "m3")
+
+
+def apply(view: View, event: Event) -> View | Gap:
+    """The view after one event."""
+    return fold(view, (event,))
 
 
 def item(message_id: str, revision: int) -> Item:
@@ -117,6 +123,14 @@ def test_an_older_event_is_skipped() -> None:
     before = view(3, item("m1", 3))
     assert apply(before, put("m1", 3)) is before
     assert apply(before, deleted("m1", 2)) is before
+
+
+def test_a_session_that_nobody_has_rated_yet_begins_with_its_first_put() -> None:
+    """Its cached list is empty, of revision 0 and of whatever life it was then in."""
+    nothing = view(0, life=1)
+    assert apply(nothing, put("m1", 1)) == view(1, item("m1", 1))
+    assert apply(nothing, rejected(0)) is nothing
+    assert apply(nothing, put("m1", 2)) == Gap()
 
 
 def test_a_missed_revision_is_a_gap() -> None:

@@ -1,14 +1,17 @@
-"""Cached lists as bytes: one codec byte, then msgpack, Zstandard past 1 KiB.
+"""Cached lists, as they stand in Redis: one codec byte, then msgpack, Zstandard past 1 KiB.
 
 What comes back from Redis is untrusted: it is inflated under a cap and decoded strictly.
 """
 
 import msgspec
 import zstandard
+from msgspec import Struct
 
 from feedback.decoding import decoded
-from projections.fold import SCHEMA, CachedList
+from feedback.model import Item, SessionIdentity
 
+SCHEMA = 1
+"""Of `CachedList`. An entry of another schema is a miss, so a new one needs no migration."""
 MAX_BODY_BYTES = 32 * 2**20
 """Bound on one decoded list. A longer one is not cached: the store answers for it."""
 MAX_REVISION = 2**53 - 1
@@ -18,14 +21,25 @@ _COMPRESS_PAST = 1024
 _RAW = b"\x00"
 _ZSTD = b"\x01"
 
+
+class CachedList(Struct, frozen=True, kw_only=True, rename="camel"):
+    """One Session's feedback at one revision (0: nothing was ever stored); items in order of first creation."""
+
+    schema: int = SCHEMA
+    session_id: str
+    identity: SessionIdentity
+    revision: int
+    items: tuple[Item, ...]
+
+
 _decoder = msgspec.msgpack.Decoder(CachedList)
 
 
 class BodyInvalid(ValueError):
-    """These bytes are not a cached list. Never leaves this package: it is a miss."""
+    """These bytes are not a cached list of the Session. It never reaches a caller: it is a miss."""
 
 
-class BodyCodec:
+class ListCodec:
     """Encodes and decodes bodies; for one thread, since it keeps its compressor's memory."""
 
     def __init__(self) -> None:
@@ -39,11 +53,11 @@ class BodyCodec:
             return None
         return _ZSTD + self._compressor.compress(plain) if len(plain) > _COMPRESS_PAST else _RAW + plain
 
-    def decode(self, body: bytes) -> CachedList:
-        """The view in a body.
+    def decode(self, session_id: str, revision: bytes, body: bytes) -> CachedList:
+        """The view in an entry of this Session, whose field `revision` says so.
 
         Raises:
-            BodyInvalid: unknown codec, over the cap, not a list of this schema, or an absurd revision.
+            BodyInvalid: unknown codec, over the cap, no list of this schema, of another Session or revision.
         """
         try:
             view = decoded(_decoder, self._plain(body))
@@ -51,8 +65,10 @@ class BodyCodec:
             raise BodyInvalid(str(error)) from None
         if view.schema != SCHEMA:
             raise BodyInvalid(f"schema {view.schema}")
-        if not 1 <= view.revision <= MAX_REVISION:
-            raise BodyInvalid(f"revision {view.revision}")
+        if view.session_id != session_id:
+            raise BodyInvalid("another Session's")
+        if revision != str(view.revision).encode() or not 0 <= view.revision <= MAX_REVISION:
+            raise BodyInvalid(f"revision {revision!r} with a body of {view.revision}")
         return view
 
     def _plain(self, body: bytes) -> bytes:
