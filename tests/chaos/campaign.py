@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from feedback import FeedbackClient, keys
 from feedback.errors import FeedbackError
 from feedback.events import Event, decode_event
+from persistence.session_log import SessionLogs
 from projections.cache import ListCache
 from tests.chaos.checker import Checked, check, unanswered
 from tests.chaos.clients import Client
@@ -80,7 +81,9 @@ def run(
 
 def _under_load(system: ChaosSystem, history: History, rng: random.Random, body: Callable[[], None]) -> None:
     stop = threading.Event()
-    clients = [Client(system.proxy.url, SESSIONS, rng.getrandbits(32), history, stop) for _ in range(_CLIENTS)]
+    logs = SessionLogs(Path(system.settings.sessions))
+    seeds = [rng.getrandbits(32) for _ in range(_CLIENTS)]
+    clients = [Client(system.proxy.url, SESSIONS, seed, history, stop, logs=logs) for seed in seeds]
     for client in clients:
         client.start()
     try:

@@ -55,6 +55,8 @@ def check(history: History, log: Log, *, troubled: frozenset[str] = frozenset())
     for call in history.calls:
         checker.call(call)
     for reading in history.readings:
+        checker.shown(reading)
+    for reading in history.readings:
         checker.reading(reading)
     answers = sum(call.heard.result is not None for call in history.calls)
     outcomes = sum(map(len, log.values()))
@@ -175,6 +177,11 @@ class _Checker:
                 self._blame("told that its own command id is another's", call)
         elif heard.failure not in HARMLESS and call.request.session_id not in self._troubled:
             self._blame(f"failed without a cause: {heard.failure}", call)
+
+    def shown(self, reading: Reading) -> None:
+        """What one list showed, no later one may be older than, by whichever way it came."""
+        if reading.heard.result is not None and reading.heard.result.revision is not None:
+            self._answered[reading.session_id].append((reading.heard.ended, reading.heard.result.revision))
 
     def reading(self, reading: Reading) -> None:
         """A list shows one state of the Session: none older than what was answered before, none from the future."""

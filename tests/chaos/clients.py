@@ -11,6 +11,7 @@ from feedback import Delete, FeedbackClient, Put, Ticket
 from feedback.calls import wall_clock_ms
 from feedback.model import Item
 from feedback.results import ItemList, Ok, Rejected, Result, VersionConflict
+from persistence.session_log import SessionLogs
 from tests.chaos.history import Call, Heard, History, Mutation, Reading, listen
 
 TIMEOUT_S = 4.0
@@ -21,9 +22,19 @@ _NOTES = (None, None, "short", "ünï", "x" * 8192, "é" * 4096, "y" * 8193, " "
 class Client(threading.Thread):
     """One caller on a connection of its own, until `stop` is set; its seed and its answers say what it does."""
 
-    def __init__(self, url: str, sessions: tuple[str, ...], seed: int, history: History, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        url: str,
+        sessions: tuple[str, ...],
+        seed: int,
+        history: History,
+        stop: threading.Event,
+        *,
+        logs: SessionLogs,
+    ) -> None:
         super().__init__(name=f"client-{seed}", daemon=True)
         self._url = url
+        self._logs = logs
         self._sessions = sessions
         self._rng = random.Random(seed)
         self._history = history
@@ -33,10 +44,14 @@ class Client(threading.Thread):
         self._revisions: dict[str, int] = {}
 
     def run(self) -> None:
-        with FeedbackClient.from_url(self._url) as client:
+        with (
+            FeedbackClient.from_url(self._url) as client,
+            FeedbackClient.from_url(self._url, logs=self._logs) as seeing,
+        ):
             while not self._stopping.is_set():
                 kind = self._rng.choices(("mutate", "burst", "again", "read"), (60, 10, 10, 20))[0]
-                getattr(self, f"_{kind}")(client)
+                # Lists come by both ways: through the projector, and from the cache by who sees the log root.
+                getattr(self, f"_{kind}")(seeing if kind == "read" and self._rng.random() < 0.5 else client)
 
     def _mutate(self, client: FeedbackClient) -> None:
         request = self._request()

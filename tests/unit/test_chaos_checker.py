@@ -107,6 +107,14 @@ def list_other_items(history: History, records: Records) -> None:
     )
 
 
+def go_back_behind_a_list(history: History, records: Records) -> None:
+    """One list shows what is committed and not answered yet; the next one does not."""
+    history.calls[2] = replace(history.calls[2], heard=replace(history.calls[2].heard, ended=40))
+    before = replace(history.readings[0], at_least=None, heard=replace(history.readings[0].heard, began=26, ended=27))
+    deleted = at_revision(Ok(value=ItemList(items=())), 2)
+    history.readings[:] = [before, Reading("s", None, Heard(24, 25, deleted))]
+
+
 def test_a_sound_history_passes() -> None:
     history, records = sound()
     checked = check(history, {0: records})
@@ -138,6 +146,7 @@ def test_an_unknown_outcome_may_be_either() -> None:
         list_what_was_before,
         list_the_future,
         list_other_items,
+        go_back_behind_a_list,
     ],
 )
 def test_damage_is_found(damage: Damage) -> None:
