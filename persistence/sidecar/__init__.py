@@ -1,5 +1,6 @@
 """The sidecar store: where feedback is the truth."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ __all__ = ["SidecarStore", "SqliteStore", "find_store", "open_store", "public_ur
 
 _SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
+# Where anything is not escaped as it should be, nobody can tell where the password ends.
+_SHOWN = re.compile(r"(?:(?P<user>[^:/?#@]*)(?::[^/?#@]*)?@)?(?P<place>[^?#@]*)(?:\?[^@]*)?")
 
 
 def open_store(url: str) -> SidecarStore:
@@ -42,12 +45,13 @@ def find_store(url: str) -> SidecarStore | None:
 
 def public_url(url: str) -> str:
     """The URL as it may be shown and logged: without a password, or anything else that may hold one."""
-    scheme, separator, rest = url.partition("://")
+    scheme, _, rest = url.partition("://")
     if scheme == "sqlite":
         return url
-    place = rest.partition("?")[0]
-    user, at, host = place.rpartition("@")
-    return f"{scheme}{separator}{user.partition(':')[0]}{at}{host}"
+    shown = _SHOWN.fullmatch(rest)
+    if shown is None:
+        return f"{scheme}://…"
+    return f"{scheme}://{shown['user']}@{shown['place']}" if shown["user"] else f"{scheme}://{shown['place']}"
 
 
 def _path(url: str) -> Path:

@@ -264,11 +264,11 @@ class PostgresStore:
 
     def _read(self, statement: LiteralString, *parameters: object) -> list[TupleRow]:
         """One statement outside of any transaction."""
-        return self._connections.run(lambda session: session.execute(statement, parameters, binary=True).fetchall())
+        return self._connections.run(lambda session: session.ask([(statement, parameters)])[0])
 
 
 def _read_topology(session: Session) -> StoredTopology | None:
-    return topology_from(dict(session.execute(_TOPOLOGY).fetchall()))
+    return topology_from(dict(session.ask([(_TOPOLOGY, ())])[0]))
 
 
 def _written(topology: StoredTopology) -> Query:

@@ -91,8 +91,10 @@ SCHEMA_VERSION = len(MIGRATIONS)
 
 TRANSFERS: LiteralString = "SELECT role, convert_from(peer, 'UTF8'), finished FROM transfer"
 
-_FIND: LiteralString = """SELECT to_regnamespace('session_feedback') IS NOT NULL,
-                                 to_regclass('session_feedback.meta') IS NOT NULL"""
+# Not by `to_regclass`: whoever asked before, and then waited for a lock, would get its old answer again.
+_FIND: LiteralString = """
+    SELECT count(*) > 0, count(*) FILTER (WHERE relname = 'meta') > 0
+    FROM pg_namespace LEFT JOIN pg_class ON relnamespace = pg_namespace.oid WHERE nspname = 'session_feedback'"""
 _VERSION: LiteralString = "SELECT name, value FROM session_feedback.meta WHERE name IN ('application', 'schema')"
 # One migrating process at a time. The number is ours ('FBKS'), locks of others in this database hardly have it.
 _LOCK: LiteralString = "SELECT pg_advisory_xact_lock(1178749779)"
@@ -107,7 +109,7 @@ def stored_version(connection: "psycopg.Connection[TupleRow]", location: str) ->
     Raises:
         StoreForeign: somebody else's schema of our name, or a version that only a newer program knows.
     """
-    namespace, table = connection.execute(_FIND).fetchone() or (False, False)
+    ((namespace, table),) = connection.execute(_FIND).fetchall()
     if not namespace:
         return 0
     known: dict[str, int] = dict(connection.execute(_VERSION).fetchall()) if table else {}

@@ -29,13 +29,16 @@ def parse(url: str) -> Parameters:
         SettingsInvalid: not a URL that libpq takes. The URL is not repeated: it may hold a password.
     """
     try:
-        given = conninfo.conninfo_to_dict(url)
+        given = {name: str(value) for name, value in conninfo.conninfo_to_dict(url).items()}
     except psycopg.ProgrammingError:
+        given = {"port": "unknown"}
+    # What is not escaped in a password ends up in host or port, and would be said in an error about them.
+    if "@" in given.get("host", "") or not all(map(str.isdigit, filter(None, given.get("port", "").split(",")))):
         raise SettingsInvalid(
             "sidecar_url: not a URL that PostgreSQL's own library takes; give "
             "postgresql://user:password@host:port/database, with what is special in the password escaped (%40 for @)"
-        ) from None
-    return _DEFAULTS | {name: str(value) for name, value in given.items()}
+        )
+    return _DEFAULTS | given
 
 
 def location(parameters: Parameters) -> str:
