@@ -16,7 +16,7 @@ from persistence.sidecar import SqliteStore
 from tests.acceptance.command_line import FEEDBACK, Answer, environment, feedback
 from tests.training_logs import Ratings, conversation, identity, item, write_log
 
-SESSIONS = 1200
+SESSIONS = 800
 SMALL = identity("/small")
 SMALL_JSONL = ("--format", "jsonl", "--project", "/small")
 PAGE = Path(__file__).parents[2] / "docs/training-export.md"
