@@ -14,6 +14,18 @@ _ETAG = {"ETag": {"schema": {"type": "string"}, "required": True, "description":
 _REVISION = {REVISION: {"schema": {"type": "integer", "minimum": 0}, "description": "The Session's revision."}}
 _RETRY = {"Retry-After": {"schema": {"type": "integer", "minimum": 0}, "required": True}}
 
+_SAME = {"path.session": "$request.path.session", "path.message": "$request.path.message"}
+_UNDER_VERSION = _SAME | {"header.If-Match": "$response.header.ETag"}
+# Where the answer to a PUT leads: what it wrote can be read, and changed under its version.
+_LINKS = {
+    "links": {
+        "read": {"operationId": "getFeedback", "parameters": _SAME},
+        "list": {"operationId": "listFeedback", "parameters": {"path.session": "$request.path.session"}},
+        "replace": {"operationId": "putFeedback", "parameters": _UNDER_VERSION},
+        "remove": {"operationId": "deleteFeedback", "parameters": _UNDER_VERSION},
+    }
+}
+
 # What any protected operation may answer instead.
 _EVERYWHERE = (
     HTTPStatus.BAD_REQUEST,
@@ -99,7 +111,7 @@ def _get() -> dict[str, Any]:
 
 def _put() -> dict[str, Any]:
     item = _ETAG | _REVISION
-    good = {HTTPStatus.OK: _json("Item", item), HTTPStatus.CREATED: _json("Item", item)}
+    good = {HTTPStatus.OK: _json("Item", item) | _LINKS, HTTPStatus.CREATED: _json("Item", item) | _LINKS}
     return {
         "operationId": "putFeedback",
         "summary": "Rate one message.",
