@@ -4,7 +4,9 @@ A frame's end is found from its block headers, without decompressing. So a frame
 the file ends inside of (a torn append) is told apart from one whose content is bad.
 """
 
+import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import zstandard
@@ -18,6 +20,10 @@ _LARGEST_BLOCK = 128 << 10
 _RESERVED_BITS = 0x18
 _SINGLE_SEGMENT = 0x20
 _CHECKSUM = 0x04
+_LAST, _LAST_AND_RLE = 0b001, 0b011  # of a block header's bits: whether it is the last, and half of its type
+_LARGEST_BLOCK_SIZE = (1 << 21) - 1
+_SMALL_FRAME_AROUND = 13  # magic, descriptor and window, 6; block header, 3; checksum, 4
+_small_frame_start = struct.Struct("<4sBxI").unpack_from
 _RLE_BLOCK = 1
 _RESERVED_BLOCK = 3
 _MOST_CANDIDATES = 1024
@@ -61,7 +67,8 @@ def next_run(source: Source, start: int) -> Frame | None:
 
     None, or Damage, as `next_frame` says of the first.
     """
-    run = next_frame(source, start)
+    length, most_plain_bytes = _small_frames(source.read(start, CHUNK_BYTES))
+    run = Frame(start, start + length, most_plain_bytes) if length else next_frame(source, start)
     while run is not None and run.end - run.start < CHUNK_BYTES:
         try:
             frame = next_frame(source, run.end)
@@ -71,6 +78,25 @@ def next_run(source: Source, start: int) -> Frame | None:
             return run
         run = Frame(run.start, frame.end, run.most_plain_bytes + frame.most_plain_bytes)
     return run
+
+
+def _small_frames(window: bytes) -> tuple[int, int]:
+    """The length of the whole small frames that `window` begins with, and how much text they hold at most.
+
+    Small is a frame of one block, with the frame header that hosts write: a checksum, no content size, no dictionary.
+    What these cost matters, for most logs are made of them; `next_frame` takes ten times as long, for any frame.
+    """
+    length = blocks = 0
+    with suppress(struct.error):  # the window ends
+        while True:
+            magic, descriptor, block = _small_frame_start(window, length)
+            if magic != MAGIC or descriptor != _CHECKSUM or block & _LAST_AND_RLE != _LAST:
+                break
+            end = length + _SMALL_FRAME_AROUND + (block >> 3 & _LARGEST_BLOCK_SIZE)
+            if end > len(window):
+                break
+            length, blocks = end, blocks + 1
+    return length, blocks * _LARGEST_BLOCK
 
 
 class FrameDecoder:

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
@@ -36,12 +36,12 @@ class MessageIds:
         self.bytes = 0
         self._most_bytes = most_bytes
 
-    def add(self, message_id: str, seq: int) -> None:
-        """Notes an eligible message. Raises Misshapen when there is no room for it."""
-        if message_id in self.seqs:
-            return
-        self.seqs[message_id] = seq
-        self.bytes += sys.getsizeof(message_id) + _ID_BYTES
+    def add(self, ids: Mapping[str, int]) -> None:
+        """Notes eligible messages. Raises Misshapen when there is no room for them."""
+        if not self.seqs.keys().isdisjoint(ids):
+            ids = {message_id: seq for message_id, seq in ids.items() if message_id not in self.seqs}
+        self.seqs.update(ids)
+        self.bytes += sum(map(str.__sizeof__, ids)) + len(ids) * _ID_BYTES
         if self.bytes > self._most_bytes:
             raise Misshapen(f"more message ids than the index has room for ({self._most_bytes} bytes)")
 

@@ -1,7 +1,7 @@
 """Session logs as the rest of the system asks for them: by Session id, read only as far as they grew."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,12 +10,11 @@ from feedback.model import SessionIdentity
 from persistence.atomic_file import fsync_directory
 from persistence.session_log import messages
 from persistence.session_log.catalog import Catalog, Location, LogEntry
-from persistence.session_log.damage import Damage, Unlisted, Unsteady
+from persistence.session_log.damage import Damage, Misshapen, Unlisted, Unsteady
 from persistence.session_log.index import Entry, Fingerprint, LogIndex, LogState, LogView, MessageIds, settled
 from persistence.session_log.messages import MessageSummary
 from persistence.session_log.opened import OpenLog, checked_header, opening, regular_source
 from persistence.session_log.reader import RowReader
-from persistence.session_log.rows import Row
 from persistence.session_log.source import Revision, Source
 
 _ATTEMPTS = 8
@@ -110,7 +109,10 @@ class SessionLogs:
             if log is None:
                 return
             for row in log.rows(messages.READABLE):
-                message = messages.summary(row, session_id, log.header.version)
+                try:
+                    message = messages.summary(row, session_id, log.header.version)
+                except Misshapen as damage:
+                    raise damage.failure(session_id, log.location.path) from damage
                 if message is not None:
                     yield message
 
@@ -195,8 +197,10 @@ class SessionLogs:
         file = Source(descriptor, revision.size)
         rows = RowReader(file, location.name, state.progress, self._max_row_bytes, kinds=messages.RATABLE)
         recovered = MessageIds(self._index_bytes)
-        _note_messages(rows.committed(), session_id, state.header.version, state.appended)
-        _note_messages(rows.recovered(), session_id, state.header.version, recovered)
+        for some in rows.committed():
+            state.appended.add(messages.eligible_ids(some, session_id, state.header.version))
+        for some in rows.recovered():
+            recovered.add(messages.eligible_ids(some, session_id, state.header.version))
         state.progress, state.location, state.revision = rows.progress, location, revision
         state.fingerprint = Fingerprint.of(descriptor, rows.progress.offset)
         if not _stood_still(revision, Revision.of(os.fstat(descriptor)), torn=rows.torn):
@@ -239,14 +243,6 @@ def _if_unchanged(entry: Entry) -> LogView | None:
     except OSError:
         return None
     return view if unchanged else None
-
-
-def _note_messages(rows: Iterable[Row], session_id: str, version: int, found: MessageIds) -> None:
-    """Notes the eligible messages among some rows."""
-    for row in rows:
-        message_id = messages.eligible_id(row, session_id, version)
-        if message_id is not None:
-            found.add(message_id, row.seq)
 
 
 def _stood_still(before: Revision, after: Revision, *, torn: bool) -> bool:

@@ -4,6 +4,7 @@ Only messages are interpreted, and of an assistant message only what decides the
 question. Everything else in a log passes through unread.
 """
 
+from collections.abc import Iterable
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
@@ -12,7 +13,7 @@ from msgspec import Meta, Struct
 from persistence.session_log import jsontext
 from persistence.session_log.damage import Misshapen
 from persistence.session_log.jsontext import Json
-from persistence.session_log.rows import Row
+from persistence.session_log.rows import UNDECODED, Row
 
 ASSISTANT, USER = "assistant/message", "user/message"
 RATABLE, READABLE = frozenset((ASSISTANT,)), frozenset((ASSISTANT, USER))
@@ -33,24 +34,24 @@ class MessageSummary(Struct, frozen=True):
 _Filled = Annotated[str, Meta(min_length=1)]
 
 
-class _Model(Struct):
+class _Model(Struct, gc=False):
     kind: Literal["model"]
     provider: _Filled
     model: _Filled
 
 
-class _Message(Struct):
+class _Message(Struct, gc=False):
     id: _Filled
     role: Literal["assistant"]
     content: list[msgspec.Raw]
     source: _Model
 
 
-class _MessageData(Struct):
+class _MessageData(Struct, gc=False):
     message: _Message
 
 
-class _OrdinaryRow(Struct, rename="camel"):
+class _OrdinaryRow(Struct, gc=False, rename="camel"):
     """An appended assistant message with all that it has to have. The decoder refuses more than it should, never less:
     what it refuses is looked at again.
     """
@@ -89,23 +90,47 @@ class AssistantMessage(NamedTuple):
         return self.placement is APPENDED and len(self.content) > 0
 
 
-def eligible_id(row: Row, session_id: str, version: int) -> str | None:
-    """The message id that this row makes eligible for feedback, or None.
+def eligible_ids(rows: Iterable[Row], session_id: str, version: int) -> dict[str, int]:
+    """The message ids that rows make eligible for feedback, each with the seq of the first row that does.
 
     Raises Misshapen for an assistant message that is not of the format's shape: nobody
     can say then what it makes eligible.
     """
+    answers = [row for row in rows if row.type == ASSISTANT]
+    found: dict[str, int] = {}
+    try:
+        ordinary = [_decode_ordinary(row.line) for row in answers]
+    except UNDECODED:
+        ordinary = []  # one of them is unusual, or not of the format's shape
+    if len(ordinary) < len(answers) or any(_is_unusual(answer, version) for answer in ordinary):
+        for row in answers:
+            message_id = eligible_id(row, session_id, version)
+            if message_id is not None:
+                found.setdefault(message_id, row.seq)
+    else:
+        for row, answer in zip(answers, ordinary, strict=True):
+            if answer.data.message.content:
+                found.setdefault(answer.data.message.id, row.seq)
+    return found
+
+
+def eligible_id(row: Row, session_id: str, version: int) -> str | None:
+    """The message id that this row makes eligible for feedback, or None. Raises as `eligible_ids`."""
     if row.type != ASSISTANT:
         return None
     try:
         ordinary = _decode_ordinary(row.line)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        pass  # an unusual one, or not of the format's shape
+    except UNDECODED:
+        pass
     else:
-        if ordinary.source_event_seqs is msgspec.UNSET or version < _FIRST_SEQ_SPELLING:
+        if not _is_unusual(ordinary, version):
             return ordinary.data.message.id if ordinary.data.message.content else None
     message = assistant_message(row, session_id, version)
     return message.message_id if message.eligible else None
+
+
+def _is_unusual(row: _OrdinaryRow, version: int) -> bool:
+    return version >= _FIRST_SEQ_SPELLING and row.source_event_seqs is not msgspec.UNSET
 
 
 def summary(row: Row, session_id: str, version: int) -> MessageSummary | None:

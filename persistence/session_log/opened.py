@@ -3,6 +3,7 @@
 import os
 from collections.abc import Container, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 
 from feedback.errors import LogUnreadable
 from persistence.session_log import source
@@ -67,11 +68,11 @@ class Reading:
 
     def committed(self) -> Iterator[Row]:
         """The rows before a torn tail. Raises as `OpenLog.rows`."""
-        return self._typed(self._reader.committed())
+        return self._typed(chain.from_iterable(self._reader.committed()))
 
     def recovered(self) -> Iterator[Row]:
         """What a torn last frame still holds: gone, or committed, when its owner repairs it."""
-        return self._typed(self._reader.recovered())
+        return self._typed(chain.from_iterable(self._reader.recovered()))
 
     def _typed(self, rows: Iterator[Row]) -> Iterator[Row]:
         session_id, path = self._log.session_id, self._log.location.path

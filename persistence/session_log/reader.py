@@ -7,7 +7,8 @@ from persistence.session_log import frames
 from persistence.session_log.damage import Damage, Misshapen, Unlisted, UnsupportedVersion
 from persistence.session_log.header import NEWEST_VERSION, Header, parse_header
 from persistence.session_log.layout import LogName
-from persistence.session_log.rows import Row, RowScanner
+from persistence.session_log.rows import Row
+from persistence.session_log.scanner import RowScanner
 from persistence.session_log.source import Source
 
 
@@ -62,7 +63,7 @@ def _check_nothing_behind(source: Source, torn_at: int, max_row_bytes: int) -> N
 
 
 class RowReader:
-    """The rows of one log from `progress` on, those of the types in `kinds` (None: all).
+    """The rows of one log from `progress` on, those of the types in `kinds` (None: all), some at a time.
 
     First `committed`, then `recovered`, each to its end; then `progress` is the clean end that
     the next reading may start from, `torn` says whether something behind it was left out, and
@@ -88,11 +89,11 @@ class RowReader:
         self._kinds = kinds
         self._decoder = frames.FrameDecoder()
 
-    def committed(self) -> Iterator[Row]:
+    def committed(self) -> Iterator[list[Row]]:
         """The rows before the torn tail, if there is one."""
         return self._complete_frames() if self._name.compressed else self._lines()
 
-    def recovered(self) -> Iterator[Row]:
+    def recovered(self) -> Iterator[list[Row]]:
         """What can be read out of a torn last frame: part of the log as it stands, gone when its owner repairs it."""
         start = self.progress.offset
         if not self._name.compressed or not self.torn:
@@ -109,30 +110,30 @@ class RowReader:
         probe.check()
         scanner = self._scanner()
         for piece in self._decoder.torn_plaintext(self._source, start):
-            yield from scanner.feed(piece)
+            yield scanner.feed(piece)
         self.next_seq = scanner.next_seq
 
     def _scanner(self, *, strict: bool = False) -> RowScanner:
         first, cap = self.progress.next_seq, self._max_row_bytes
         return RowScanner(self._name.generation, first, cap, strict=strict, kinds=self._kinds)
 
-    def _lines(self) -> Iterator[Row]:
+    def _lines(self) -> Iterator[list[Row]]:
         scanner = self._scanner()
         start = self.progress.offset
         for chunk in self._source.chunks(start):
-            yield from scanner.feed(chunk)
+            yield scanner.feed(chunk)
             scanner.check()
         self.progress = Progress(start + scanner.accepted_bytes, scanner.next_seq)
         self.next_seq = scanner.next_seq
         self.torn = not scanner.at_boundary
 
-    def _complete_frames(self) -> Iterator[Row]:
+    def _complete_frames(self) -> Iterator[list[Row]]:
         """Every byte of a complete frame must belong to an accepted row; rows may span frames."""
         scanner = self._scanner(strict=True)
         end = self.progress.offset
         while run := frames.next_run(self._source, end):
             for piece in self._decoder.plaintext(self._source, run):
-                yield from scanner.feed(piece)
+                yield scanner.feed(piece)
             end = run.end
         if not scanner.at_boundary:
             raise Damage("the last complete frame ends inside of a row")

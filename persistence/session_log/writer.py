@@ -156,13 +156,13 @@ class LogWriter:
         reader = RowReader(source, location.name, progress, _MAX_ROW_BYTES)
         for _ in reader.committed():
             pass
-        recovered = list(reader.recovered())
+        recovered = b"".join(row.line for rows in reader.recovered() for row in rows)
         self.next_seq = reader.next_seq
         if reader.torn:
             os.ftruncate(descriptor, reader.progress.offset)
             os.fsync(descriptor)
             if recovered:
-                self._extend(descriptor, self._contained(b"".join(row.line + b"\n" for row in recovered)))
+                self._extend(descriptor, self._contained(recovered))
 
     def _extend(self, descriptor: int, data: bytes) -> None:
         """Appends, or leaves the file as it was. When even that fails, it is tried again before the next append."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from feedback.errors import FeedbackError, LogAmbiguous, LogCorrupt, LogFormatUnsupported, LogUnreadable
+from feedback.errors import LogAmbiguous, LogCorrupt, LogFormatUnsupported, LogUnreadable, RowInvalid
 from persistence.session_log import LogEntry, LogWriter, SessionLogs, events
 from tests.unit.log_examples import (
     SESSION,
@@ -140,19 +140,19 @@ def test_listing_messages_may_be_broken_off(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
-@pytest.mark.parametrize("shape", ["magic", "row", "header"])
+@pytest.mark.parametrize("shape", ["magic", "row", "header", "message"])
 def test_a_failure_names_the_session_and_the_file(tmp_path: Path, shape: str) -> None:
     path = write(tmp_path, 1)
     data = {
         "magic": b"rubbish!",
         "row": path.read_bytes() + frame(b"{}\n"),
         "header": frame(b"two\nlines\n"),
+        "message": path.read_bytes() + frame(b'{"type":"assistant/message","seq":6,"data":{}}\n'),
     }[shape]
     path.write_bytes(data)
     for ask in (SessionLogs.inspect, SessionLogs.make_durable, lambda logs, sid: list(logs.messages(sid))):
-        with pytest.raises(LogCorrupt) as caught:
+        with pytest.raises(RowInvalid if shape == "message" else LogCorrupt) as caught:
             ask(SessionLogs(tmp_path), SESSION)
-        assert isinstance(caught.value, FeedbackError)
         assert (caught.value.session_id, caught.value.path) == (SESSION, str(path))
 
 

@@ -3,14 +3,17 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Protocol
 
 import pytest
 import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from persistence.session_log import frames
 from persistence.session_log.damage import Damage, Unsteady
-from persistence.session_log.source import Source
+from persistence.session_log.source import CHUNK_BYTES, Source
 from tests.unit.log_examples import bomb, frame
 
 
@@ -120,6 +123,32 @@ def test_a_run_is_all_the_frames_up_to_the_torn_or_foreign_one(source: MakeSourc
     assert frames.next_run(source(first[:-1]), 0) is None
     with pytest.raises(Damage):
         frames.next_run(source(b"garbage" + first), 0)
+
+
+@settings(max_examples=50)
+@given(
+    kinds=st.lists(st.sampled_from(["small", "small", *FRAMES]), max_size=8),
+    behind=st.sampled_from([b"", frame(TEXT)[:-1], frame(b"x")[:8], b"garbage"]),
+)
+def test_a_run_ends_where_frame_after_frame_does(kinds: list[str], behind: bytes) -> None:
+    """Small frames are stepped over by a short cut: to the same end, and with as much text at most."""
+    data = b"".join({**FRAMES, "small": frame(b"a batch\n" * 30)}[kind] for kind in kinds) + behind
+    with TemporaryFile() as opened:
+        opened.write(data)
+        opened.flush()
+        file = Source(opened.fileno(), len(data))
+        try:
+            run = frames.next_run(file, 0)
+            end = most = 0
+            while run is not None and end < run.end:
+                one = frames.next_frame(file, end)
+                assert one is not None
+                end, most = one.end, most + one.most_plain_bytes
+            assert run in (None, (0, end, most))
+            if end < CHUNK_BYTES:  # nothing was left out
+                assert frames.next_frame(file, end) is None
+        except Damage:
+            assert behind == b"garbage"
 
 
 def test_a_frame_behind_a_torn_one_is_found(source: MakeSource) -> None:

@@ -1,13 +1,16 @@
 """The row scan: which rows are taken, what is a torn tail, what is corruption (FORMATS sections 5 and 8.1)."""
 
 import json
+from collections.abc import Callable, Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from persistence.session_log import rows
 from persistence.session_log.damage import Damage, Misshapen
-from persistence.session_log.rows import Row, RowScanner
+from persistence.session_log.rows import Row
+from persistence.session_log.scanner import RowScanner
 
 EVENTS = [{"type": "turn/start", "seq": seq, "time": seq, "data": {"text": "x" * seq}} for seq in range(6)]
 TEXT = b"".join(json.dumps(event).encode() + b"\n" for event in EVENTS)
@@ -25,17 +28,60 @@ def scan(text: bytes, *, version: int = 0, cap: int = 10_000) -> tuple[list[Row]
     return list(scanner.feed(text)), scanner
 
 
-@given(st.lists(st.integers(1, 40)))
-def test_rows_do_not_depend_on_how_the_text_comes_in_pieces(sizes: list[int]) -> None:
-    rows: list[Row] = []
-    scanner, rest = RowScanner(0, 0, 10_000), TEXT
-    for size in sizes:
-        rows += scanner.feed(rest[:size])
-        rest = rest[size:]
-    rows += scanner.feed(rest) if rest else []
-    assert rows == scan(TEXT)[0]
-    assert scanner.at_boundary
-    assert scanner.accepted_bytes == len(TEXT)
+def _event(seq: int, **members: object) -> bytes:
+    return json.dumps({"type": "user/message", "seq": seq, "time": 1, "data": {}} | members).encode() + b"\n"
+
+
+def _packed(seq: int, **members: object) -> bytes:
+    return json.dumps({**PACKED, "seq0": seq} | members).encode() + b"\n"
+
+
+LINES: list[Callable[[int], bytes]] = [
+    _event,
+    lambda seq: _event(seq, ignorable=True),
+    lambda seq: _event(seq, data="\ud800"),
+    lambda seq: _event(seq).replace(b"\n", b" \r\n"),
+    lambda seq: _event(seq, sourceEventSeqs=[seq - 1] if seq else []),
+    _packed,
+    lambda seq: _packed(seq, time0="never"),
+    lambda seq: _event(seq, sourceEventSeqs=[seq]),
+    lambda seq: _event(seq, type="text-chunks"),
+    lambda seq: _event(seq + 1),
+    lambda seq: _event(seq, type="turn/end"),
+    lambda seq: _event(seq)[:-1] + _event(seq + 1),
+    lambda seq: _event(seq).replace(b"{", b"{\n", 1),
+    lambda _: b"\n",
+    lambda _: b"null\n",
+]
+"""Rows of all kinds, and what is none, for a place in the log. Most of a log are ordinary ones."""
+
+
+@given(
+    kinds=st.lists(st.one_of(st.just(0), st.just(0), st.integers(0, len(LINES) - 1)), max_size=12),
+    cuts=st.lists(st.integers(1, 300)),
+    version=st.integers(0, 4),
+)
+def test_rows_do_not_depend_on_how_the_text_comes_in_pieces(kinds: list[int], cuts: list[int], version: int) -> None:
+    """Taken at once, one by one or torn apart: the same rows, the same defect, the same refusal."""
+    text, seq = b"", 0
+    for kind in kinds:
+        line = LINES[kind](seq)
+        text, seq = text + line, seq + (3 if LINES[kind] is _packed else 1)
+    at, pieces = 0, []
+    for size in [*cuts, len(text)]:
+        pieces.append(text[at : at + size])
+        at += size
+    assert _outcome([text], version) == _outcome(text.splitlines(keepends=True), version) == _outcome(pieces, version)
+
+
+def _outcome(pieces: Iterable[bytes], version: int) -> object:
+    scanner, rows = RowScanner(version, 0, 10_000), []
+    try:
+        for piece in pieces:
+            rows += scanner.feed(piece)
+    except Misshapen as refusal:
+        return str(refusal)
+    return rows, scanner.next_seq, scanner.accepted_bytes, scanner.at_boundary, scanner.defect, scanner.condemned
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -89,6 +135,16 @@ def test_a_null_row_is_refused_in_format_0_and_a_defect_later() -> None:
     assert scan(b"null\n", version=1)[1].defect is not None
 
 
+def test_a_row_says_its_type_its_seq_and_its_line() -> None:
+    """Only those of the wanted types are given, and all are checked."""
+    scanner = RowScanner(0, 0, 10_000, kinds={"turn/end"})
+    end = END.replace(b"99", b"6")
+    assert scanner.feed(TEXT + end) == [Row("turn/end", 6, 1, end)]
+    assert (scanner.next_seq, scanner.accepted_bytes) == (7, len(TEXT + end))
+    assert scanner.feed(b"{}\n" + end) == []
+    assert scanner.defect is not None
+
+
 @pytest.mark.parametrize("version", [0, 1])
 def test_a_packed_row_covers_as_many_seqs_as_it_has_members(version: int) -> None:
     rows, scanner = scan(json.dumps(PACKED).encode() + b"\n", version=version)
@@ -112,6 +168,25 @@ def test_a_packed_row_of_another_shape_is_no_row(change: dict[str, object]) -> N
     _, scanner = scan(json.dumps(row).encode() + b"\n")
     assert scanner.defect is not None
     assert "malformed" in scanner.defect
+
+
+@given(
+    gaps=st.lists(st.sampled_from([0, 1, -5, 2.0, 0.5, 2**53 - 1, -(2**53), 10**30, True, None, "1"]), max_size=3),
+    texts=st.lists(st.sampled_from(["", "a", "\ud800", 1]), max_size=3),
+    numbers=st.tuples(*[st.sampled_from([0, 5, -1, 1.5, -0.0, 2**53 - 3, 2**53, 10**400, True, "x"])] * 3),
+    kind=st.sampled_from(["text-chunks", "tool-call-chunks"]),
+)
+def test_a_packed_row_that_is_plain_is_what_a_closer_look_finds(
+    gaps: list[object], texts: list[object], numbers: tuple[object, object, object], kind: str
+) -> None:
+    first, time, turn = numbers
+    data = {"turn": turn, "step": 1, "index": 0, "dt": gaps, "texts": texts}
+    if kind == "tool-call-chunks":
+        data = {"turn": 1, "step": turn, "index": 0, "id": "call", "dt": gaps, "args": texts}
+    line = json.dumps({"type": kind, "seq0": first, "time0": time, "data": data}).encode() + b"\n"
+    plain = rows.shape_of(0).plain_row(rows.Envelope(kind), line)
+    if plain is not None:
+        assert plain == rows.any_row(line, 0)
 
 
 @pytest.mark.parametrize(
@@ -162,5 +237,5 @@ def test_the_fast_path_decides_as_the_slow_one(record: dict[str, object], versio
     """A lone surrogate in the payload, which the fast decoder refuses, changes nothing."""
     rows, scanner = scan(json.dumps(record | {"data": "x"}).encode() + b"\n", version=version)
     slow_rows, slow = scan(json.dumps(record | {"data": "\ud800"}).encode() + b"\n", version=version)
-    assert [row[:3] for row in rows] == [row[:3] for row in slow_rows]
+    assert [(row.type, row.seq, row.width) for row in rows] == [(row.type, row.seq, row.width) for row in slow_rows]
     assert (scanner.defect is None, scanner.condemned) == (slow.defect is None, slow.condemned)
