@@ -14,6 +14,7 @@ from feedback.calls import Blocking, Call, Flow, wall_clock_ms
 from feedback.errors import ShuttingDown
 from feedback.flows import MAX_QUEUED, Submitted
 from feedback.identities import SessionIdentities
+from feedback.lines import AsyncLines
 from feedback.operations import DEFAULT_TIMEOUT_S, Operations
 from feedback.requests import Request
 from feedback.results import Result
@@ -70,6 +71,7 @@ class AsyncFeedbackClient:
         `logs` as `FeedbackClient`; a log that must be read is read in a thread.
         """
         self._redis = connection.like_async(redis)
+        self._lines = AsyncLines(self._redis)
         self._operations = Operations(block_s=connection.BLOCK_S, max_queued=max_queued, clock_ms=clock_ms, logs=logs)
         self._closed = False
 
@@ -110,6 +112,7 @@ class AsyncFeedbackClient:
     async def close(self) -> None:
         """Release the connections. Later calls raise `ShuttingDown`."""
         self._closed = True
+        await self._lines.close()
         await self._redis.aclose()
 
     async def __aenter__(self) -> Self:
@@ -124,12 +127,8 @@ class AsyncFeedbackClient:
         return await self._drive(self._operations.settle(submitted, timeout))
 
     async def _send(self, call: Call) -> Any:
-        if not call.then:
-            return await self._redis.execute_command(*call.args)
-        async with self._redis.pipeline(transaction=False) as pipeline:
-            for command in (call.args, *call.then):
-                pipeline.execute_command(*command)
-            return await pipeline.execute()
+        replies = await self._lines.send(call.args, *call.then)
+        return replies if call.then else replies[0]
 
     async def _drive(self, flow: Flow[T]) -> T:
         if self._closed:

@@ -311,15 +311,8 @@ def _refusal(command_id: str, outcome: bytes) -> FeedbackError | None:
 
 
 def _stream_entries(reply: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
-    """One stream's entries from XREAD's reply, as the server gives it or as redis-py makes it, in RESP2 or RESP3."""
+    """One stream's entries from XREAD's reply, which RESP2 gives as pairs and RESP3 as a map."""
     if not reply:
         return []
     entries = next(iter(reply.values())) if isinstance(reply, dict) else reply[0][1]
-    # RESP3 through redis-py wraps a stream's entries in one more list.
-    if entries and isinstance(entries[0], list) and isinstance(entries[0][0], tuple):
-        entries = entries[0]
-    return [(entry_id, _fields(fields)) for entry_id, fields in entries]
-
-
-def _fields(fields: Any) -> dict[bytes, bytes]:
-    return fields if isinstance(fields, dict) else dict(zip(fields[::2], fields[1::2], strict=True))
+    return [(entry_id, dict(zip(fields[::2], fields[1::2], strict=True))) for entry_id, fields in entries]

@@ -7,6 +7,8 @@ import os
 from typing import Any
 
 from redis import Redis
+from redis import asyncio as aio
+from redis.asyncio.connection import AbstractConnection as AsyncConnection
 from redis.connection import ConnectionInterface
 from redis.exceptions import ResponseError
 
@@ -74,3 +76,39 @@ class Lines:
             line.disconnect()
         else:
             self._free.append(line)
+
+
+class AsyncLines:
+    """`Lines` for asyncio: each connection is used by one task at a time."""
+
+    def __init__(self, redis: aio.Redis) -> None:
+        self._pool = redis.connection_pool
+        self._free: list[AsyncConnection] = []
+        self._closed = False
+
+    async def send(self, *commands: Command) -> list[Any]:
+        """As `Lines.send`. A task that is cancelled meanwhile leaves no reply behind for the next."""
+        line = self._free.pop() if self._free else self._pool.make_connection()
+        missing = len(commands)
+        try:
+            await line.send_packed_command(line.pack_commands(commands))
+            replies = []
+            for _ in commands:
+                missing -= 1
+                replies.append(await line.read_response())
+        except BaseException as error:
+            if missing or not isinstance(error, ResponseError):
+                await line.disconnect(nowait=True)
+            raise
+        finally:
+            if self._closed:
+                await line.disconnect(nowait=True)
+            else:
+                self._free.append(line)
+        return replies
+
+    async def close(self) -> None:
+        """Close all connections, those in use when they are given back."""
+        self._closed = True
+        while self._free:
+            await self._free.pop().disconnect()

@@ -1,5 +1,6 @@
 """Connections of one's own on a real server: replies in order, and never one that belongs to another question."""
 
+import asyncio
 import os
 import warnings
 from collections.abc import Iterator
@@ -11,8 +12,8 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from feedback.connection import connect
-from feedback.lines import Lines
+from feedback.connection import connect, connect_async
+from feedback.lines import AsyncLines, Lines
 from tests.harness import wait_until
 
 pytestmark = pytest.mark.server
@@ -72,4 +73,31 @@ def test_closing_leaves_no_connection(lines: Lines, redis_client: Redis) -> None
         lines.close()
         redis_client.rpush("bell", "x")
         waiting.result(20)
+    wait_until(lambda: redis_client.info("clients")["connected_clients"] == before, "all are closed")
+
+
+def test_a_cancelled_task_leaves_no_reply_behind(redis_client: Redis, valkey_url: str) -> None:
+    """In asyncio, too: each question gets its own reply, whoever gave up before, whatever was refused."""
+
+    async def scenario() -> None:
+        async with connect_async(valkey_url) as client:
+            lines = AsyncLines(client)
+            assert await lines.send(("SET", "a", "x"), ("GET", "a")) == [b"OK", b"x"]
+            waiting = asyncio.create_task(lines.send(("BLPOP", "bell", 20)))
+            while not redis_client.info("clients")["blocked_clients"]:
+                await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            for commands in ([("LPOP", "a")], [("LPOP", "a"), ("GET", "a")]):
+                with pytest.raises(ResponseError, match="WRONGTYPE"):
+                    await lines.send(*commands)
+                assert await lines.send(("ECHO", "x")) == [b"x"]
+            redis_client.rpush("bell", "y")
+            together = (lines.send(("BLPOP", "bell", 20)), lines.send(("ECHO", "z")))
+            assert await asyncio.gather(*together) == [[[b"bell", b"y"]], [b"z"]]
+            await lines.close()
+
+    before = redis_client.info("clients")["connected_clients"]
+    asyncio.run(scenario())
     wait_until(lambda: redis_client.info("clients")["connected_clients"] == before, "all are closed")
