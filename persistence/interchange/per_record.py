@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from errno import EEXIST
+from os.path import lexists
 from pathlib import Path
 
 from msgspec import Struct
@@ -159,15 +160,18 @@ class PerRecordUnit:
             return Refusal(_place(quoted(row.session_id)), "no key of this layout: letters, digits, _ and -")
         path = self._table / (row.session_id + _SUFFIX)
         data = encoded(pretty({"version": self._version, "record": record_of(row)}) + "\n")
-        try:
-            if path.stat().st_size == len(data) and path.is_file() and path.read_bytes() == data:
-                return Wrote.ALREADY
-        except FileNotFoundError:
-            if not check:
-                publish_file(path, data)
+        taken = Refusal(_place(path.name), "something else is there; --overwrite replaces a file")
+        if not lexists(path):
+            try:
+                if not check:
+                    publish_file(path, data)
+            except FileExistsError:
+                return taken
             return Wrote.NOW
+        if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
+            return Wrote.ALREADY
         if path.is_dir() or not overwrite:
-            return Refusal(_place(path.name), "something else is there; --overwrite replaces a file")
+            return taken
         if not check:
             replace_file(path, data)
         return Wrote.NOW
