@@ -93,9 +93,11 @@ def test_a_cancelled_task_leaves_no_reply_behind(redis_client: Redis, valkey_url
                 with pytest.raises(ResponseError, match="WRONGTYPE"):
                     await lines.send(*commands)
                 assert await lines.send(("ECHO", "x")) == [b"x"]
+            while redis_client.info("clients")["blocked_clients"]:
+                await asyncio.sleep(0)
             redis_client.rpush("bell", "y")
-            together = (lines.send(("BLPOP", "bell", 20)), lines.send(("ECHO", "z")))
-            assert await asyncio.gather(*together) == [[[b"bell", b"y"]], [b"z"]]
+            rung, echoed = await asyncio.gather(lines.send(("BLPOP", "bell", 20)), lines.send(("ECHO", "z")))
+            assert (rung, echoed) == ([[b"bell", b"y"]], [b"z"])
             await lines.close()
 
     before = redis_client.info("clients")["connected_clients"]
