@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
+from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import QueueUnavailable
 from feedback.partitions import PartitionId
 from persistence.interchange.merge import Numbering, Part, Plan, doubtful, import_id, parts_of, plan, written
@@ -139,6 +140,7 @@ class Importer:
                 {partition: fence.epoch for partition, fence in turn.fences.items()}
             ) as writing:
                 writing.apply(changes, records, {})
+            reach(CrashPoint.AFTER_COMMIT)
             revisions = {change.session_id: change.revision for change in changes if isinstance(change, PutItem)}
             self._turns.publish(records, revisions)
         return [one for one, _ in planned], turn.workers

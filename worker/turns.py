@@ -10,6 +10,7 @@ from redis import Redis
 
 from feedback import keys
 from feedback.connection import BLOCK_S
+from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import QueueUnavailable
 from feedback.partitions import PartitionId, Topology
 from feedback.scripting import Script
@@ -76,11 +77,14 @@ class Turns:
         partitions = sorted({topology.partition_of(session_id) for session_id in session_ids})
         with ExitStack() as stack:
             workers = self._redis is not None and self._lease(self._redis, topology, partitions, stack)
+            reach(CrashPoint.AFTER_LEASE)
             fences = self._store.acquire_fences(partitions, self._me)
             if missing := [partition for partition in partitions if partition not in fences]:
                 raise PartitionsFenced(missing)
+            reach(CrashPoint.AFTER_FENCE)
             if self._redis is not None:
                 self._recover(self._redis, fences)
+            reach(CrashPoint.AFTER_RECOVERY)
             yield Turn(topology, fences, workers)
 
     def publish(self, records: Sequence[CommandRecord], revisions: Mapping[str, int]) -> None:

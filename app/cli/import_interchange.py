@@ -1,5 +1,6 @@
 """`feedback import --format json|per-record|sqlite`: take in feedback that the original stored."""
 
+import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -14,6 +15,7 @@ from app.cli.output import console, printable, write_json
 from app.endpoint import check_server_url
 from app.exits import ExitCode
 from app.inspection import open_server
+from feedback import crashpoints
 from feedback.calls import wall_clock_ms
 from feedback.errors import InvalidRequest, StoreUnavailable
 from feedback.requests import MAX_ACTOR_BYTES, check_text
@@ -55,6 +57,7 @@ def configure(command: str, parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> ExitCode:
+    crashpoints.arm(os.environ)
     form, source = Form(arguments.format), arguments.source
     _check_actor(arguments.actor)
     settings = client_settings(arguments)

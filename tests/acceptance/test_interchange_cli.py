@@ -1,5 +1,6 @@
 """`feedback import` and `feedback export` as their users run them: exit codes, documents, files."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,12 +10,14 @@ import pytest
 from redis import Redis
 
 from app.cli import main
-from feedback import keys
+from feedback import FeedbackClient, keys
+from feedback.model import SessionIdentity
 from feedback.partitions import Topology
 from persistence.interchange.single import document_of
 from persistence.sidecar import SidecarStore, open_store
 from tests.acceptance.command_line import Answer, feedback
 from tests.conformance.interchange_corpus import tree
+from tests.harness import CREATED_AT, serving, settings_for, write_session
 from tests.interchanging import PARTITIONS, item, row, set_up
 from worker.topology import publish
 
@@ -197,3 +200,33 @@ def test_a_database_that_is_open_is_not_replaced(place: Place) -> None:
     (place.home / "out.sqlite-wal").unlink()
     assert place.feedback("export", "--format", "sqlite", "-o", "out.sqlite").code == 0
     assert place.feedback("import", "--format", "sqlite", "out.sqlite", "--json").document["unchanged"] == 3
+
+
+@pytest.mark.process
+def test_an_import_that_is_killed_is_taken_over_and_done_again(
+    redis_client: Redis, valkey_url: str, tmp_path: Path
+) -> None:
+    """Before its commit nothing of it is there; after it, what nobody was told of yet is published by the partition's
+    next owner. Workers go on either way, and the next run does what is left."""
+    settings = settings_for(valkey_url, tmp_path, lease_ttl=1.0)
+    write_session(settings, "7", "m1", "m2")
+    life = SessionIdentity(created_at=CREATED_AT, cwd="/w")
+    (tmp_path / "in.json").write_bytes(b"".join(document_of([row("7", item("m1"), life=life), ROWS[1]])))
+    words = ("import", "--format", "json", "in.json", "--redis-url", valkey_url, "--sidecar-url", settings.sidecar_url)
+    with (
+        serving(settings, projector=False),
+        FeedbackClient.from_url(valkey_url) as client,
+        closing(open_store(settings.sidecar_url)) as store,
+    ):
+        for point, sessions in (("after-fence", 0), ("after-commit", 2)):
+            killed = feedback(*words, env={"FEEDBACK_CRASHPOINT": f"{point}:kill"}, cwd=tmp_path)
+            assert killed.code == -signal.SIGKILL
+            assert len(store.session_ids(0, 9)) == sessions
+        assert client.put("7", "m2", "positive", timeout=20).ok
+        again = feedback(*words, "--json", cwd=tmp_path).document
+        assert (again["added"], again["unchanged"]) == (0, 3)
+        for partition in PARTITIONS:
+            stored = [(b"%d-0" % sequence, event) for sequence, event in store.outcomes(partition, 0, 99)]
+            entries = redis_client.execute_command("XRANGE", keys.events(partition), "-", "+")
+            assert [(entry, fields[b"event"]) for entry, fields in entries] == stored
+        assert sum(store.heads(PARTITIONS).values()) == 4
