@@ -132,7 +132,8 @@ def _listen(settings: Settings) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        raise SettingsInvalid(f"gateway_host, gateway_port: {host}:{port}: {error.strerror or error}") from None
+        reason = str(error.strerror).partition(" (while")[0]  # the standard library says it in its own words, too
+        raise SettingsInvalid(f"gateway_host, gateway_port: {host}:{port}: {reason}") from None
 
 
 def _config(settings: Settings, gateway: Gateway) -> uvicorn.Config:

@@ -44,10 +44,10 @@ class Edge:
             await self._app(scope, receive, send_with_headers)
         finally:
             _log.info(
-                "request method=%s path=%s status=%d ms=%.1f actor=%s",
+                "request method=%s path=%s status=%d ms=%s actor=%s",
                 scope["method"],
                 scope["raw_path"].decode("latin-1")[:_MOST_LOGGED],
                 status,
-                1000 * (monotonic() - start),
+                round(1000 * (monotonic() - start), 1),
                 scope["state"].get("actor"),
             )

@@ -56,13 +56,13 @@ def inapplicable() -> list[Any]:
     return [check for check in schemathesis.checks.CHECKS.get_all() if check.__name__ in UNSAYABLE]
 
 
-def fuzz(operation: schemathesis.APIOperation, headers: dict[str, str]) -> int:
+def fuzz(operation: Any, headers: dict[str, str]) -> int:
     """Ask what the document allows, and what it does not; how often."""
     tried = 0
 
     @SMALL
     @given(case=operation.as_strategy())
-    def ask(case: schemathesis.Case) -> None:
+    def ask(case: Any) -> None:
         nonlocal tried
         tried += 1
         case.call_and_validate(headers=headers, excluded_checks=inapplicable())
