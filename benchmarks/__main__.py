@@ -12,6 +12,7 @@ from benchmarks.barrier import first_reading, grown, unchanged
 from benchmarks.crowd import enqueueing, hot_session, saturated, workers
 from benchmarks.figures import Figure
 from benchmarks.flat import catalog, history, items
+from benchmarks.http import http_puts
 from benchmarks.idle import idle
 from benchmarks.lists import lists, replay
 from benchmarks.lone import lone_puts
@@ -28,6 +29,7 @@ BENCHMARKS: Mapping[str, Callable[[Run], list[Figure]]] = {
     "saturated": saturated,
     "workers": workers,
     "hot": hot_session,
+    "http": http_puts,
     "items": items,
     "catalog": catalog,
     "history": history,
