@@ -87,7 +87,7 @@ class Postgres:
         secret = f":{quote(password, safe='')}" if password else ""
         place = f"{host}/{database}" if host else f"/{database}"
         query = options if host else {"host": str(self.home), "port": str(_PORT)} | options
-        return f"postgresql://{user}{secret}@{place}" + (f"?{urlencode(query)}" if query else "")
+        return f"postgresql://{user}{secret}@{place}" + (f"?{urlencode(query, quote_via=quote)}" if query else "")
 
     @property
     def socket(self) -> str:

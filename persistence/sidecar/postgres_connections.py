@@ -27,7 +27,7 @@ from psycopg.types.numeric import Int8BinaryDumper
 
 from feedback.errors import StoreUnavailable
 from persistence.sidecar import postgres_schema as schema
-from persistence.sidecar.postgres_errors import ServerSilent, is_collision, is_elsewhere, is_fatal, translate
+from persistence.sidecar.postgres_errors import Said, ServerSilent, is_collision, is_elsewhere, is_fatal, translate
 from persistence.sidecar.postgres_url import Parameters, location
 
 T = TypeVar("T")
@@ -94,6 +94,8 @@ class Session(psycopg.Connection[TupleRow]):
     answer_s: float | None = _ANSWER_S
     warnings: list[str]
     """What the server warned of, since it was cleared last."""
+    parting: Said | None = None
+    """Why the server has ended this connection, when it did so unasked."""
 
     def ask(self, queries: Sequence[Query]) -> list[list[TupleRow]]:
         """Each statement's rows; all of them in one round trip."""
@@ -102,9 +104,11 @@ class Session(psycopg.Connection[TupleRow]):
         return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
     def note(self, notice: psycopg.errors.Diagnostic) -> None:
-        """Keep a warning."""
+        """Keep a warning, or the last words."""
         if notice.severity_nonlocalized == "WARNING":
             self.warnings.append(notice.message_primary or "")
+        elif notice.severity_nonlocalized in {"FATAL", "PANIC"}:
+            self.parting = Said(notice.sqlstate, notice.message_primary or "")
 
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
         """As the base class, but not for ever."""
@@ -205,12 +209,13 @@ class PostgresConnections:
         try:
             yield
         except psycopg.Error as error:
-            failure = translate(error, self.location)
+            failure = translate(error, self.location, session.parting)
             is_dead = session.closed or is_fatal(error) or is_elsewhere(error)
             if is_dead:
                 session.close()
                 self._retire_all()
-            if is_dead or is_collision(error):
+            # Who is silent would be silent again.
+            if (is_dead and not isinstance(error, ServerSilent)) or is_collision(error):
                 failure = Passing(str(failure))
             raise failure from error
 

@@ -1,5 +1,7 @@
 """PostgreSQL's error codes as the contract's failures: the one place that knows both."""
 
+from typing import NamedTuple
+
 import psycopg
 from psycopg import errors
 
@@ -50,26 +52,30 @@ def is_elsewhere(error: psycopg.Error) -> bool:
     return isinstance(error, errors.ReadOnlySqlTransaction)
 
 
-def translate(error: psycopg.Error, location: str) -> FeedbackError | ValueError:
+class Said(NamedTuple):
+    """What the server said last before it ended a connection, where the driver only knows that it ended."""
+
+    state: str | None
+    text: str
+
+
+def translate(error: psycopg.Error, location: str, parting: Said | None = None) -> FeedbackError | ValueError:
     """What to raise instead, with the store's place and the reason; never with a password.
 
     Violated constraints and values that do not fit are the caller's mistake, hence a ValueError: a command id that
     is recorded already.
     """
-    text = _sentence(error)
+    # Neither the server nor the library quotes a password.
+    said = Said(error.sqlstate, error.diag.message_primary or str(error) or type(error).__name__)
+    if said.state is None and parting is not None:
+        said = parting
+    text = " ".join(said.text.split())
     if isinstance(error, psycopg.IntegrityError | psycopg.DataError):
         return ValueError(f"the changes contradict each other or what is stored: {text}")
-    state = error.sqlstate
-    if state is None:
+    if said.state is None:
         reason = "out of reach" if isinstance(error, psycopg.OperationalError) else "failed"
-    elif state.startswith(_LOGIN_REFUSED):
+    elif said.state.startswith(_LOGIN_REFUSED):
         reason = "the server refuses our login"
     else:
-        reason = _REASONS.get(state, "failed")
+        reason = _REASONS.get(said.state, "failed")
     return StoreUnavailable(f"sidecar store {location}: {reason} ({text})")
-
-
-def _sentence(error: psycopg.Error) -> str:
-    """The server's primary message, or the library's, on one line. Neither quotes a password (libpq never does)."""
-    text = error.diag.message_primary or str(error)
-    return " ".join(text.split()) or type(error).__name__

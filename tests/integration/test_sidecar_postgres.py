@@ -15,7 +15,7 @@ from feedback.errors import SettingsInvalid, StoreForeign, StoreUnavailable
 from persistence.sidecar import find_store, open_store, postgres_schema, public_url
 from persistence.sidecar.postgres import PostgresStore
 from persistence.sidecar.postgres_text import LONGEST_KEY, key_of
-from persistence.sidecar.store import DeleteItem, PutItem, StartSession
+from persistence.sidecar.store import Change, DeleteItem, PutItem, StartSession
 from tests.conformance.sidecar_engines import FIRST_LIFE, P0, P1, SECOND_LIFE, commit, item, message_ids, record
 from tests.postgres import GUARDED, PASSWORD, Databases
 from tests.postgres_proxy import PostgresProxy
@@ -65,12 +65,12 @@ class TestSession:
     ) -> None:
         database = url.partition("?")[0].rpartition("/")[2]
         for wrong in ("synchronous_commit = off", "default_transaction_isolation = 'serializable'", "lock_timeout = 0"):
-            databases.server.execute(f"ALTER DATABASE {database} SET {wrong}")  # type: ignore[arg-type]  # names of ours
+            databases.server.execute(f"ALTER DATABASE {database} SET {wrong}")
         try:
             with closing(PostgresStore(url)) as opened:
                 assert {name: setting(opened, name) for name in self.LIMITS} == self.LIMITS
         finally:
-            databases.server.execute(f"ALTER DATABASE {database} RESET ALL")  # type: ignore[arg-type]  # as above
+            databases.server.execute(f"ALTER DATABASE {database} RESET ALL")
 
     def test_what_is_stricter_already_stays(self, url: str) -> None:
         asked = "&options=-c%20lock_timeout%3D70%20-c%20synchronous_commit%3Dremote_apply"
@@ -171,7 +171,7 @@ class TestText:
         epoch = store.acquire_fences([P0], "a")[P0].epoch
         for nth, name in enumerate(self.LONG, start=1):
             puts = [PutItem(name, item(other), revision) for revision, other in enumerate(self.LONG[:nth], start=1)]
-            changes = [StartSession(name, FIRST_LIFE), *puts]
+            changes: list[Change] = [StartSession(name, FIRST_LIFE), *puts]
             commit(store, changes, [record(nth, session_id=name)], epochs={P0: epoch})
         for nth, name in enumerate(self.LONG, start=1):
             assert message_ids(store, name) == self.LONG[:nth]
@@ -274,7 +274,7 @@ class TestSchema:
     ) -> None:
         url = databases.server.url(bare)
         open_store(url).close()
-        databases.server.execute(change, bare)  # type: ignore[arg-type]  # from above
+        databases.server.execute(change, bare)
         for look in (open_store, find_store):
             with pytest.raises(StoreForeign, match=words):
                 look(url)
@@ -322,8 +322,8 @@ class TestUrl:
 
     def test_a_password_is_used_and_never_said(self, databases: Databases, bare: str) -> None:
         server = databases.server
-        server.execute(f"CREATE ROLE {GUARDED} LOGIN PASSWORD '{PASSWORD}'")  # type: ignore[arg-type]  # ours
-        server.execute(f'GRANT CREATE ON DATABASE "{bare}" TO {GUARDED}')  # type: ignore[arg-type]  # as above
+        server.execute(f"CREATE ROLE {GUARDED} LOGIN PASSWORD '{PASSWORD}'")
+        server.execute(f'GRANT CREATE ON DATABASE "{bare}" TO {GUARDED}')
         with closing(open_store(server.url(bare, user=GUARDED, password=PASSWORD))) as opened:
             shown = f"{opened.health()} {opened!r} {opened.__dict__}"
         with pytest.raises(StoreUnavailable, match=r"refuses our login|out of reach") as refusal:
