@@ -8,9 +8,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.barrier import first_reading, grown, unchanged
+from benchmarks.barrier import grown, unchanged
 from benchmarks.crowd import enqueueing, hot_session, saturated, workers
 from benchmarks.figures import Figure
+from benchmarks.first_reading import first_reading
 from benchmarks.flat import catalog, history, items
 from benchmarks.http import http_puts
 from benchmarks.idle import idle

@@ -1,18 +1,14 @@
-"""The durability barrier by itself: on a log that did not change, that grew, that is read for the first time."""
+"""The durability barrier by itself: on a log that did not change, and on one that grew."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import repeat
 from pathlib import Path
-
-import zstandard
 
 from benchmarks.figures import Figure, Target, compared, figure
 from benchmarks.measure import Prepared, Run, alternately, rounds_of
 from benchmarks.sessions import ROWS_PER_TURN, append_turns, log_path, session_ids, write_large, write_sessions
 from persistence.session_log import SessionLogs
 
-_CHUNK_BYTES = 2**20
 _MB = 10**6
 _FLAT = Target("at most", 1.2)
 
@@ -75,30 +71,6 @@ def grown(run: Run) -> list[Figure]:
     ]
 
 
-def first_reading(run: Run) -> list[Figure]:
-    """The first reading of a log, against decompressing it and splitting it into lines with nothing else done."""
-    size = run.size(50, 1) * _MB
-    rounds = run.size(7, 2)
-    figures = []
-    with run.home() as home:
-        root = Path(home)
-        for answer_bytes in (400, 4000, 40_000):
-            session = f"answers-of-{answer_bytes}"
-            text = write_large(root, session, size, compressed=True, answer_bytes=answer_bytes) / _MB
-            path = log_path(root, session)
-            actions = (partial(_split, path), partial(_read_first, root, session))
-            split, read = (
-                rounds_of(taken, lambda us: text / us * 10**6)  # noqa: B023 - called at once
-                for taken in alternately(actions, rounds=rounds, each=1)
-            )
-            name = f"decompress and split, answers of {answer_bytes:,} bytes"
-            figures += [
-                figure(name, "MB/s", split),
-                compared("  read and checked", "MB/s", read, "that", split, target=Target("at least", 0.5)),
-            ]
-    return figures
-
-
 def _barrier(logs: SessionLogs, sessions: Iterator[str]) -> Callable[[], None]:
     def barrier() -> None:
         assert logs.make_durable(next(sessions)) is not None
@@ -123,19 +95,3 @@ class _Grower:
     def _append(self, turns: int) -> None:
         append_turns(self._path, range(self._next_turn, self._next_turn + turns))
         self._next_turn += turns
-
-
-def _read_first(root: Path, session: str) -> None:
-    assert SessionLogs(root).inspect(session) is not None
-
-
-def _split(path: Path) -> int:
-    """Lines of a log, and nothing made of them."""
-    lines = 0
-    with path.open("rb", buffering=0) as log:
-        reader = zstandard.ZstdDecompressor().stream_reader(log, read_across_frames=True)
-        rest = b""
-        while chunk := reader.read(_CHUNK_BYTES):
-            *whole, rest = (rest + chunk).split(b"\n")
-            lines += len(whole)
-    return lines

@@ -1,7 +1,8 @@
 """Session logs in numbers: written without the syncs that a host makes, then synced at once."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import zstandard
@@ -52,6 +53,16 @@ def write_large(root: Path, session_id: str, size: int, *, compressed: bool, ans
             log.write(_frame(batch) if compressed else batch)
     os.sync()
     return text_bytes
+
+
+def write_log(root: Path, session_id: str, batches: Iterable[bytes], *, compressed: bool) -> Path:
+    """One log of these batches of lines, each a frame of its own if `compressed`."""
+    path = log_path(root, session_id, compressed=compressed, make=True)
+    with path.open("wb", buffering=_BLOCK_BYTES) as log:
+        for batch in chain([_header(session_id, "/home/bench/large")], batches):
+            log.write(_frame(batch) if compressed else batch)
+    os.sync()
+    return path
 
 
 def log_path(
