@@ -1,6 +1,7 @@
 """A whole system as child processes of this one: server, worker and projector. For `feedback up` and the fixtures."""
 
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from feedback.client import FeedbackClient
 from feedback.connection import connect
 from feedback.errors import FeedbackError, ProcessEnded, QueueUnavailable, SettingsInvalid, ShuttingDown
 from feedback.settings import CONFIG_VARIABLE, ENV_PREFIX, Settings
+from gateway.address import listen
 
 _READY_TIMEOUT_S = 60.0
 _ASK_TIMEOUT_S = 0.5
@@ -37,14 +39,16 @@ class System:
         *,
         server_options: Mapping[str, str] = DURABLE,
         inherit: Sequence[int] = (),
+        gateway: bool = False,
     ) -> None:
         """`home` takes the server's files and the logs. A server is embedded when `settings.redis_url` is empty.
 
-        `inherit` are file descriptors that stay open in every child.
+        `inherit` are file descriptors that stay open in every child. `gateway`: serve HTTP as well.
         """
         self.settings = settings
         self.logs = home / "logs"
         self._inherit = inherit
+        self._gateway = gateway
         self._server = None
         if not settings.redis_url:
             self._server = EmbeddedServer(home / "valkey", server_options, inherit=inherit)
@@ -62,10 +66,12 @@ class System:
         Raises:
             QueueUnavailable: the server does not start or answer.
             SettingsInvalid: the server is unfit, or a process refuses its settings.
-            ProcessEnded: worker or projector ended instead of serving.
+            ProcessEnded: a process ended instead of serving.
             ShuttingDown: `cancelled` said so meanwhile.
         """
         self.logs.mkdir(parents=True, exist_ok=True)
+        if self._gateway:
+            listen(self.settings).close()  # a port that is taken is said before anything runs
         if self._server is not None:
             self._server.start(cancelled=cancelled)
             self.settings = msgspec.structs.replace(self.settings, redis_url=self._server.url)
@@ -73,7 +79,8 @@ class System:
             refuse_unfit_server(self.settings.redis_url)
         with connect(self.settings.redis_url) as redis, FeedbackClient.from_url(self.settings.redis_url) as client:
             strangers = _live_owners(redis)
-            for name in ("worker", "projector"):
+            # The gateway goes first when all are stopped: what it has under way is still served.
+            for name in (*(("gateway",) if self._gateway else ()), "worker", "projector"):
                 child = Child(
                     name,
                     (sys.executable, "-P", "-m", "app.cli", name),
@@ -86,7 +93,7 @@ class System:
             self._wait_until_serving(redis, client, strangers, cancelled)
 
     def stop(self) -> list[str]:
-        """Stop worker, projector and server, in this order. Names those that had to be killed. Repeatable."""
+        """Stop gateway, worker, projector and server, in this order. Names those that had to be killed. Repeatable."""
         grace_s = self.settings.shutdown_grace + _STOP_MARGIN_S
         return [child.name for child in self.children if not child.stop(grace_s)]
 
@@ -100,10 +107,20 @@ class System:
             for child in self.children:
                 if (code := child.poll()) is not None:
                     raise _premature_end(child, code)
-            if _is_owned_by_newcomer(redis, strangers) and _projector_answers(client):
+            if _is_owned_by_newcomer(redis, strangers) and _projector_answers(client) and self._gateway_listens():
                 return
             time.sleep(_POLL_S)
         raise QueueUnavailable(f"worker and projector run, but do not serve; see {self.logs}")
+
+    def _gateway_listens(self) -> bool:
+        if not self._gateway:
+            return True
+        address = (self.settings.gateway_host, self.settings.gateway_port)
+        try:
+            socket.create_connection(address, timeout=_ASK_TIMEOUT_S).close()
+        except OSError:
+            return False
+        return True
 
 
 def _premature_end(child: Child, code: int) -> FeedbackError:

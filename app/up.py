@@ -36,6 +36,7 @@ class UpPlan(Struct, frozen=True):
     data: Path
     settings: Settings
     makes_demo: bool
+    gateway: bool
 
 
 def plan_up(data: Path, flags: Mapping[str, object], environ: Mapping[str, str], config: Path | None) -> UpPlan:
@@ -44,7 +45,8 @@ def plan_up(data: Path, flags: Mapping[str, object], environ: Mapping[str, str],
     Raises:
         SettingsInvalid: a setting is malformed, a path is not UTF-8, or a root that was named is not readable.
     """
-    unnamed = {"redis_url": "", "sidecar_url": "", "sessions": "", "max_note_bytes": USUAL_NOTE_BYTES}
+    unnamed: dict[str, object] = {"redis_url": "", "sidecar_url": "", "sessions": ""}
+    unnamed |= {"max_note_bytes": USUAL_NOTE_BYTES, "gateway_tokens": home_defaults(data)["gateway_tokens"]}
     named = load_settings(flags, environ, config, defaults=unnamed)
     if named.sessions:
         check_root(named.sessions)
@@ -59,7 +61,8 @@ def plan_up(data: Path, flags: Mapping[str, object], environ: Mapping[str, str],
     home = data.absolute()
     for name, text in (("--data", str(home)), ("sidecar_url", settings.sidecar_url), ("sessions", settings.sessions)):
         check_spelling(name, text)
-    return UpPlan(home, settings, makes_demo=not named.sessions)
+    gateway = flags.get("gateway_port") is not None
+    return UpPlan(home, settings, makes_demo=not named.sessions, gateway=gateway)
 
 
 def run_up(plan: UpPlan, announce: Callable[[System], None]) -> None:
@@ -79,7 +82,7 @@ def run_up(plan: UpPlan, announce: Callable[[System], None]) -> None:
         # A foreign or newer sidecar is said here, not by a worker that keeps dying of it.
         with closing(open_store(plan.settings.sidecar_url)):
             pass
-        system = System(plan.data, plan.settings, inherit=(lock,))
+        system = System(plan.data, plan.settings, inherit=(lock,), gateway=plan.gateway)
         try:
             with typed_failures(plan.data):
                 system.start(cancelled=lambda: watch.stop_requested)

@@ -14,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from feedback.calls import wall_clock_ms
 from feedback.errors import SettingsInvalid
 from feedback.settings import Settings
+from gateway.address import listen, url_of
 from gateway.app import create_app
 from gateway.context import Gateway
 
@@ -24,8 +25,6 @@ HEADERS_WITHIN_S = 10.0
 """Seconds that a connection may take for a request's headers, from its first byte on."""
 IDLE_S = 30
 """Seconds that a connection without a request stays open."""
-
-_BACKLOG = 1024
 
 _log = logging.getLogger(__name__)
 
@@ -114,26 +113,13 @@ def run_gateway(
         QueueUnavailable: `redis_url` is no URL.
     """
     gateway = Gateway(settings, clock_ms=clock_ms)
-    with _listen(settings) as listener:
+    with listen(settings) as listener:
         config = _config(settings, gateway)
-        host, port = settings.gateway_host, listener.getsockname()[1]
-        scheme = "https" if config.is_ssl else "http"
-        url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        url = url_of(settings, listener.getsockname()[1])
         if not gateway.guard.authenticator.is_required:
             _log.warning("everybody on this machine may rate: there are no tokens and no issuer url=%s", url)
         announce(url)
         uvloop.run(_Server(config, gateway, stop).serve([listener]))
-
-
-def _listen(settings: Settings) -> socket.socket:
-    """A socket that accepts connections already; they wait until the server takes them."""
-    host, port = settings.gateway_host, settings.gateway_port
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except OSError as error:
-        reason = str(error.strerror).partition(" (while")[0]  # the standard library says it in its own words, too
-        raise SettingsInvalid(f"gateway_host, gateway_port: {host}:{port}: {reason}") from None
 
 
 def _config(settings: Settings, gateway: Gateway) -> uvicorn.Config:

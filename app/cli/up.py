@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from app.catalog import first_unrated, open_existing_store
-from app.cli.options import add_common, add_settings, named_settings
+from app.cli.options import add_common, add_settings, named_settings, positive
 from app.cli.output import console, write_json
 from app.exits import ExitCode
 from app.home import data_flag
@@ -18,6 +18,7 @@ from app.logs import setup_logging
 from app.system import System
 from app.up import UpPlan, plan_up, run_up
 from feedback.settings import Settings
+from gateway.address import url_of
 from persistence.session_log import SessionLogs
 
 
@@ -25,6 +26,9 @@ def configure(command: str, parser: ArgumentParser) -> None:
     del command
     add_common(parser)
     add_settings(parser)
+    parser.add_argument(
+        "--gateway", dest="gateway_port", metavar="PORT", type=positive, help="serve HTTP as well, on this port"
+    )
     parser.add_argument("--log-json", action="store_true", help="log JSON objects instead of key=value pairs")
 
 
@@ -52,6 +56,7 @@ def _summary(plan: UpPlan, system: System) -> dict[str, object]:
         "sidecarUrl": settings.sidecar_url,
         "sessions": settings.sessions,
         "maxNoteBytes": settings.max_note_bytes,
+        **({"gatewayUrl": url_of(settings, settings.gateway_port)} if plan.gateway else {}),
         "pids": {child.name: child.pid for child in system.children},
     }
 
@@ -64,6 +69,8 @@ def _greet(plan: UpPlan, system: System, data: Path) -> None:
     out.print(f"  server     {_without_password(settings.redis_url)} ({server})")
     out.print(f"  store      {settings.sidecar_url}")
     out.print(f"  Sessions   {settings.sessions}")
+    if plan.gateway:
+        out.print(f"  HTTP       {url_of(settings, settings.gateway_port)}")
     out.print(f"  processes  {pids}; logs in {system.logs}")
     program, where = _program(), "" if data == Path("data") else f" {data_flag(data)}"
     out.print("Next, in another terminal:")

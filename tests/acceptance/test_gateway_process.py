@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from redis import Redis
 
 from feedback.settings import Settings
-from tests.acceptance.command_line import FEEDBACK, environment, feedback
+from tests.acceptance.command_line import FEEDBACK, Up, environment, feedback
 from tests.harness import serving, settings_for, write_session
 from tests.integration.gateway_serving import item_path, listening
 
@@ -139,6 +140,23 @@ def test_refuses_to_start_where_it_could_not_be_safe_or_reached(settings: Settin
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "pip install 'session-feedback[gateway]'" in done.stderr
+
+
+def test_up_runs_one_beside_the_others(tmp_path: Path) -> None:
+    """On the port that it is told; one that is taken is refused before anything runs."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        refused = feedback("up", "--data", tmp_path / "refused", "--gateway", port)
+        assert (refused.code, refused.out) == (2, "")
+        assert f"gateway_host, gateway_port: 127.0.0.1:{port}: Address already in use" in refused.err
+    with Up(tmp_path / "data", "--gateway", port) as up, httpx.Client(trust_env=False) as client:
+        assert up.ready["gatewayUrl"] == f"http://127.0.0.1:{port}"
+        path = up.ready["gatewayUrl"] + item_path("demo-flaky-test", "answer-1")
+        assert client.put(path, json={"rating": "positive"}, headers=NEW).status_code == 201
+        assert up.feedback("token", "create", "ada").code == 0
+        assert client.get(path).status_code == 401
+        assert set(up.pids) == {"gateway", "worker", "projector", "server"}
+        assert up.stop() == 0
 
 
 def test_no_other_command_loads_the_web_server() -> None:
