@@ -9,11 +9,9 @@ from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import QueueUnavailable
 from feedback.partitions import PartitionId
 from persistence.interchange.merge import Numbering, Part, Plan, doubtful, import_id, parts_of, plan, written
-from persistence.interchange.rows import TABLE, Found, Ignored, Refusal, Row, quoted, storable
+from persistence.interchange.rows import MOST_LISTED, TABLE, Found, Ignored, Refusal, Row, quoted, storable
 from persistence.sidecar.store import PartitionsFenced, PutItem, SessionFeedback, SidecarStore
 from worker.turns import Turns
-
-MOST_LISTED = 1000
 
 _MOST_ITEMS = 2000
 _MOST_BYTES = 4 * 2**20
@@ -52,6 +50,7 @@ class Importer:
         self._retention_ms = retention_ms
         self._actor = actor
         self._tally = _Tally()
+        self._next_turn = 0.0
 
     def run(self, found: Iterable[Found], *, check: bool) -> ImportReport:
         """Import what was found, in its order; with `check`, only say what would be.
@@ -64,8 +63,9 @@ class Importer:
             self._import(chunk, check=check)
         return self._tally.report()
 
-    def _parts(self, found: Iterable[Found]) -> Iterator[Part]:
-        for one in found:
+    def _parts(self, found: Iterable[Found]) -> Iterator[tuple[int, Part]]:
+        """Each part, with the number of its row."""
+        for number, one in enumerate(found):
             if not isinstance(one, Row):
                 self._tally.note(one)
                 continue
@@ -74,22 +74,26 @@ class Importer:
                 self._tally.note(refusal)
             if row is not None:
                 self._tally.sessions += 1
-                yield from parts_of(row, _MOST_ITEMS // 2, _MOST_BYTES // 2)
+                yield from ((number, part) for part in parts_of(row, _MOST_ITEMS // 2, _MOST_BYTES // 2))
 
-    def _chunks(self, parts: Iterable[Part]) -> Iterator[list[Part]]:
+    def _chunks(self, parts: Iterable[tuple[int, Part]]) -> Iterator[list[Part]]:
         """The parts in order, as many at a time as make one transaction."""
         partition_of = self._turns.topology().partition_of
         chunk: list[Part] = []
         partitions: set[PartitionId] = set()
+        rows: dict[str, int] = {}
         items = size = 0
-        for part in parts:
+        for number, part in parts:
             partitions.add(partition_of(part.session_id))
             items, size = items + max(1, len(part.items)), size + part.size
-            if chunk and (items > _MOST_ITEMS or size > _MOST_BYTES or len(partitions) > _MOST_PARTITIONS):
+            full = items > _MOST_ITEMS or size > _MOST_BYTES or len(partitions) > _MOST_PARTITIONS
+            # A Session that was written to while its database is read comes twice: each is decided after the other.
+            if chunk and (full or rows.get(part.session_id, number) != number):
                 yield chunk
-                chunk, partitions = [], {partition_of(part.session_id)}
+                chunk, partitions, rows = [], {partition_of(part.session_id)}, {}
                 items, size = max(1, len(part.items)), part.size
             chunk.append(part)
+            rows[part.session_id] = number
         if chunk:
             yield chunk
 
@@ -105,6 +109,7 @@ class Importer:
 
     def _write(self, parts: Sequence[Part]) -> None:
         deadline = time.monotonic() + _PATIENCE_S
+        time.sleep(max(0.0, self._next_turn - time.monotonic()))
         while True:
             began = time.monotonic()
             try:
@@ -114,9 +119,9 @@ class Importer:
                     raise QueueUnavailable(f"{fenced}; run this again") from fenced
                 continue
             self._tally.add(plans)
-            if workers:
-                # They have the partitions for as long as this had them.
-                time.sleep(max(_SHORTEST_PAUSE_S, time.monotonic() - began))
+            now = time.monotonic()
+            # Workers have their partitions for as long as this had them.
+            self._next_turn = now + max(_SHORTEST_PAUSE_S, now - began) if workers else now
             return
 
     def _commit(self, parts: Sequence[Part]) -> tuple[list[Plan], bool]:

@@ -11,10 +11,20 @@ from pathlib import Path
 from msgspec import Struct
 
 from persistence.interchange.media import Form, write_documents, write_whole
-from persistence.interchange.rows import Outcome, RecordInvalid, Refusal, Row, Wrote, check_unique, is_index, quoted
+from persistence.interchange.rows import (
+    MOST_LISTED,
+    TABLE,
+    Outcome,
+    RecordInvalid,
+    Refusal,
+    Row,
+    Wrote,
+    check_unique,
+    is_index,
+    quoted,
+)
 from persistence.sidecar.store import SidecarStore
 
-MOST_LISTED = 1000
 _PAGE = 1000
 
 
@@ -60,7 +70,7 @@ class _Tally:
             try:
                 check_unique(row)
             except RecordInvalid as error:
-                self._refuse(Refusal(f"Session {quoted(row.session_id)} {error.path}", error.reason))
+                self._refuse(Refusal(f"{TABLE}[{quoted(row.session_id)}]{error.path}", error.reason))
             else:
                 yield row
 

@@ -12,7 +12,12 @@ from feedback.errors import InvalidRequest, MediumUnavailable
 from persistence.interchange.per_record import PerRecordUnit
 from persistence.interchange.rows import Found, Outcome, Row
 from persistence.interchange.single import NAME, read_single, write_single
-from persistence.interchange.sqlite_unit import check_alone, read_sqlite, write_sqlite
+from persistence.interchange.sqlite_unit import MAGIC, check_alone, read_sqlite, write_sqlite
+from persistence.sidecar.schema import APPLICATION_ID
+
+_HEADER_BYTES = 100
+_APPLICATION_ID = slice(68, 72)
+"""Where a database's header has it."""
 
 
 class Form(StrEnum):
@@ -55,14 +60,13 @@ def write_whole(form: Form, path: Path, rows: Iterable[Row], *, overwrite: bool,
     With `check` nothing is written, but everything else is done.
 
     Raises:
-        InvalidRequest: something is there, and not to `overwrite`, or no file.
+        InvalidRequest: something is there, and not to `overwrite`; or something that is no such medium at all.
         MediumUnavailable: it cannot be written.
     """
     target = _file(form, path)
     with _typed("--output", target):
-        if target.exists() and not (overwrite and target.is_file()):
-            cure = "; --overwrite replaces it" if target.is_file() else ", and it is no file"
-            raise FileExistsError(errno.EEXIST, f"something is there{cure}", str(target))
+        if target.exists():
+            _check_replaceable(form, target, overwrite=overwrite)
         if form is Form.SQLITE:
             check_alone(target)
         if check:
@@ -84,6 +88,20 @@ def write_documents(
     """
     with _typed("--output", root):
         yield from PerRecordUnit(root).write(rows, overwrite=overwrite, now=now, check=check)
+
+
+def _check_replaceable(form: Form, target: Path, *, overwrite: bool) -> None:
+    """Raises `FileExistsError` for what is not to be replaced, whatever was said: it is of another kind, or a store."""
+    if not target.is_file():
+        raise FileExistsError(errno.EEXIST, "something is there, and it is no file", str(target))
+    if not overwrite:
+        raise FileExistsError(errno.EEXIST, "something is there; --overwrite replaces it", str(target))
+    with target.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    if header and header.startswith(MAGIC) is not (form is Form.SQLITE):
+        raise FileExistsError(errno.EEXIST, f"what is there is not {form}; it is not replaced", str(target))
+    if header[_APPLICATION_ID] == APPLICATION_ID.to_bytes(4):
+        raise FileExistsError(errno.EEXIST, "a sidecar store is there; it is not replaced", str(target))
 
 
 def _file(form: Form, path: Path) -> Path:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from feedback.errors import MediumInvalid
-from persistence.atomic_file import make_directories, publish_file, replace_file
+from persistence.atomic_file import fsync_directory, make_directories, publish_file, replace_file
 from persistence.interchange.rows import (
     TABLE,
     UNIT,
@@ -67,29 +67,25 @@ class PerRecordUnit:
     def write(
         self, rows: Iterable[Row], *, overwrite: bool, now: datetime, check: bool
     ) -> Iterator[tuple[Row | None, Outcome]]:
-        """Open the unit as the original does, then put each row into its document: the rows with what became of
-        them, after refusals, with None, of what was there.
+        """Put each row into its document: the rows with what became of them, after refusals, with None, of what was
+        there.
 
-        A document that differs is a refusal, one of another Session stays. With `overwrite` a row takes the place of
-        what was there, and opening means what it means to the original: where there are no documents yet, records
-        of the single layout become some; a document that is no record, for which the original would refuse the whole
-        unit, is set aside as `<key>.json.bak.<minute>` (`now`, in local time). With `check` nothing is written.
+        A document that differs is a refusal, or replaced if `overwrite` says so; one of another Session stays. One that
+        is no record, for which the original would refuse the whole unit, is a refusal as well, or set aside, as the
+        original does it: as `<key>.json.bak.<minute>` (`now`, in local time). With `check` nothing is written.
 
         Each document appears whole or not at all, so what was broken off is simply done again.
 
         Raises:
-            FileExistsError: there are records of the single layout, which documents would make void.
+            FileExistsError: there are records of the single layout, which documents make void, and no `overwrite`.
             OSError: a document cannot be written.
         """
         names = self._names()
         if not names and not overwrite and any(isinstance(found, Row) for found in self._legacy()):
-            reason = "documents beside it would make its records void; --overwrite makes documents of them first"
+            reason = "documents would make its records void; import them first, then say --overwrite"
             raise FileExistsError(EEXIST, reason, str(self._legacy_path))
         if not check:
             make_directories(self._table)
-        if overwrite and not names:
-            legacy = (found for found in self._legacy() if isinstance(found, Row))
-            yield from ((None, made) for row in legacy if isinstance(made := self._put(row, check=check), Refusal))
         for name in names:
             if (invalid := self._invalid(name)) is None:
                 continue
@@ -98,6 +94,7 @@ class PerRecordUnit:
             elif not check:
                 document = self._table / name
                 document.replace(f"{document}.bak.{now:%Y%m%d%H%M}")
+                fsync_directory(self._table)
         for row in rows:
             yield row, self._put(row, overwrite=overwrite, check=check)
 
@@ -155,7 +152,7 @@ class PerRecordUnit:
             for one in found:
                 yield one if isinstance(one, Row) else replace(one, path=f"{NAME} {one.path}")
 
-    def _put(self, row: Row, *, overwrite: bool = False, check: bool) -> Outcome:
+    def _put(self, row: Row, *, overwrite: bool, check: bool) -> Outcome:
         if not _KEY.fullmatch(row.session_id):
             return Refusal(_place(quoted(row.session_id)), "no key of this layout: letters, digits, _ and -")
         path = self._table / (row.session_id + _SUFFIX)

@@ -20,6 +20,9 @@ VERSION = 0
 MAX_TEXT_BYTES = MAX_COMMAND_BYTES - 64 * 1024
 """Of an item's ids, working directory and note together, in UTF-8: what one command of this system can carry."""
 
+MOST_LISTED = 1000
+"""Of what is refused in one import or export, and of what is ignored: the rest is only counted."""
+
 _UUID = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}|00000000(?:-0000){3}-0{12}",
     re.IGNORECASE | re.ASCII,

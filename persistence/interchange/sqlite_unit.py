@@ -26,8 +26,10 @@ from persistence.session_log import jsontext
 from persistence.sidecar.sqlite_errors import primary_code
 
 _ROWS = f"u_{UNIT}_{TABLE}"
+_NEXT = f"SELECT rowid, key, value FROM {_ROWS} WHERE rowid > ? ORDER BY rowid LIMIT 1"  # noqa: S608
+_FIRST_ROWID = -(2**63)
 _USER_VERSION = 1
-_MAGIC = b"SQLite format 3\0"
+MAGIC = b"SQLite format 3\0"
 _WAL_VERSIONS = b"\2\2"
 _COMPANIONS = ("-journal", "-wal", "-shm")
 _MALFORMED_CODES = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
@@ -55,8 +57,9 @@ _TABLE = f"""CREATE TABLE "{_ROWS}" (
 def read_sqlite(path: Path) -> Iterator[Found]:
     """The rows of a database and the records that are none, in the order in which they were first written.
 
-    All of it is looked at once before the first is given out. The database is not written to. (Beside one whose
-    write-ahead log somebody has open, SQLite itself may put the log's index, `-shm`.)
+    All of it is looked at once before the first is given out; then a row at a time is read, so that whoever has the
+    database open can go on writing. It is not written to here. (Beside one whose write-ahead log somebody has open,
+    SQLite itself may put the log's index, `-shm`.)
 
     Raises:
         MediumInvalid: the original refuses to open such a database, or its pages are damaged.
@@ -64,10 +67,10 @@ def read_sqlite(path: Path) -> Iterator[Found]:
         OSError: there is no such file.
     """
     with path.open("rb") as file:
-        header = file.read(len(_MAGIC) + len(_WAL_VERSIONS) + 2)
+        header = file.read(len(MAGIC) + len(_WAL_VERSIONS) + 2)
     if not header:
         return  # as SQLite sees it: a database without tables
-    if not header.startswith(_MAGIC):
+    if not header.startswith(MAGIC):
         raise MediumInvalid(str(path), _MALFORMED, "no SQLite database")
     # A log that was put away would be made anew by whoever opens the database for reading only.
     at_rest = header[18:20] == _WAL_VERSIONS and not _companions(path)
@@ -77,7 +80,9 @@ def read_sqlite(path: Path) -> Iterator[Found]:
         connection.execute(f"SELECT total(length(key) + length(value)) FROM {_ROWS}").fetchone()  # noqa: S608
         if at_rest:
             _check_rest(path)
-        for key, value in connection.execute(f"SELECT key, value FROM {_ROWS} ORDER BY rowid"):  # noqa: S608
+        last = _FIRST_ROWID
+        while (row := connection.execute(_NEXT, (last,)).fetchone()) is not None:
+            last, key, value = row
             yield _found(key, value)
         if at_rest:
             _check_rest(path)
@@ -118,11 +123,10 @@ def check_alone(path: Path) -> None:
 
 @contextmanager
 def _opened(path: Path, *, at_rest: bool) -> Iterator[sqlite3.Connection]:
-    """One snapshot of a database, for reading only."""
+    """A connection for reading only, each statement in a transaction of its own."""
     uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if at_rest else ''}"
     with _typed(path), closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
         connection.text_factory = lambda data: data.decode("utf-8", "replace")
-        connection.execute("BEGIN")
         yield connection
 
 

@@ -115,7 +115,8 @@ class JsonReader:
 
     def _take(self, expected: str) -> None:
         if self.next() != expected:
-            raise TextInvalid(f"expected {expected}, got {self.next() or 'the end of the file'}")
+            found = repr(self.next()) if self.next() else "the end of the file"
+            raise TextInvalid(f"expected {expected!r}, got {found}")
         self._at += 1
 
     def _fill(self) -> None:

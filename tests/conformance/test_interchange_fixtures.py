@@ -136,8 +136,8 @@ def test_each_per_record_tree_is_opened_as_the_layout_says(case: Case, tmp_path:
 
 @pytest.mark.parametrize("case", [one for one in cases() if one.after], ids=str)
 def test_a_tree_that_is_written_to_is_opened_as_the_original_opens_it(case: Case, tmp_path: Path) -> None:
-    """Records of the single layout become documents, invalid ones are set aside; and what is imported is there to the
-    letter when it is exported over it."""
+    """What was imported is there to the letter when it is exported over it: records of the single layout as documents,
+    invalid ones set aside."""
     root, descriptor = case.copy(tmp_path), case.descriptor
     unit = PerRecordUnit(root, version=descriptor["version"], compatible=descriptor["compatibleVersions"])
     rows = [one for one in unit.read() if isinstance(one, Row)]

@@ -130,6 +130,16 @@ class TestNewerFeedback:
             assert (stored.identity, stored.items, stored.revision) == (NEXT_LIFE, tuple(items), 22)
             assert counts(take_in(store, [row("s", *items, life=NEXT_LIFE)])) == (0, 0, 21, 0, 0)
 
+    def test_a_session_that_comes_twice_is_decided_twice(self) -> None:
+        """As from a database that is written to while it is read: what comes later is imported over the earlier one."""
+        with fresh_store() as store:
+            first, second = item("m", at=50), item("m", at=51, version=2)
+            report = take_in(store, [row("s", first), row("s", first), row("s", second), row("s", first)])
+            assert counts(report) == (1, 1, 1, 1, 0)
+            (stored,) = contents(store)
+            assert stored is not None
+            assert stored.items == (second,)
+
 
 class TestUnderFire:
     def test_an_importer_that_is_fenced_off_goes_on_and_counts_once(self) -> None:

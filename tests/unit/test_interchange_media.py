@@ -17,7 +17,7 @@ from persistence.interchange.media import Form, read_medium, write_whole
 from persistence.interchange.per_record import PerRecordUnit
 from persistence.interchange.rows import Found, Ignored, Refusal, Row, Wrote
 from persistence.interchange.single import NAME, document_of
-from persistence.sidecar import SqliteStore
+from persistence.sidecar import SqliteStore, open_store
 from persistence.sidecar.store import PutItem, StartSession
 from tests.interchanging import LIFE, NOON, item, row
 
@@ -74,6 +74,16 @@ class TestDatabase:
             assert "storage.sqlite-wal" in names(database.parent)
             assert list(read_medium(Form.SQLITE, database)) == [ROWS[1]]
 
+    def test_whoever_has_it_open_can_go_on_writing(self, database: Path) -> None:
+        """No lock is held from one row to the next; what changes meanwhile is read as it is then."""
+        reading = read_medium(Form.SQLITE, database)
+        assert next(reading) == ROWS[0]
+        with closing(sqlite3.connect(database, timeout=0)) as connection, connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO u_message_feedback_sessions SELECT key, value FROM u_message_feedback_sessions"
+            )
+        assert list(reading) == list(ROWS)
+
     def test_one_that_is_locked_is_tried_again_later(self, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         connect = sqlite3.connect
         monkeypatch.setattr(sqlite3, "connect", partial(connect, timeout=0))
@@ -118,10 +128,30 @@ class TestTargets:
     @pytest.mark.parametrize("form", [Form.JSON, Form.SQLITE])
     def test_an_export_that_is_broken_off_leaves_what_was_there(self, form: Form, tmp_path: Path) -> None:
         target = tmp_path / "target"
-        target.write_bytes(b"before")
+        write_whole(form, target, [OTHER], overwrite=False, check=False)
+        before = target.read_bytes()
         with pytest.raises(StoreUnavailable):
             write_whole(form, target, broken_off(), overwrite=True, check=False)
-        assert (target.read_bytes(), names(tmp_path)) == (b"before", ["target"])
+        assert (target.read_bytes(), names(tmp_path)) == (before, ["target"])
+        write_whole(form, target, ROWS, overwrite=True, check=False)
+        assert list(read_medium(form, target)) == list(ROWS)
+
+    def test_only_its_own_kind_is_replaced(self, tmp_path: Path) -> None:
+        """A slip of the hand costs no ratings: above all not those of the store itself."""
+        with closing(open_store(f"sqlite:///{tmp_path / 'store'}")):
+            pass
+        write_whole(Form.JSON, tmp_path / "document", ROWS, overwrite=False, check=False)
+        write_whole(Form.SQLITE, tmp_path / "database", ROWS, overwrite=False, check=False)
+        before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        for form, name in (
+            (Form.JSON, "database"),
+            (Form.JSON, "store"),
+            (Form.SQLITE, "document"),
+            (Form.SQLITE, "store"),
+        ):
+            with pytest.raises(InvalidRequest, match="it is not replaced"):
+                write_whole(form, tmp_path / name, ROWS, overwrite=True, check=False)
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
     @pytest.mark.parametrize("form", [Form.JSON, Form.SQLITE])
     def test_what_turns_up_meanwhile_is_not_overwritten(self, form: Form, tmp_path: Path) -> None:
@@ -160,7 +190,7 @@ class TestTargets:
                 transaction.apply([*starts, *twins, PutItem("s", item("m"), 1)], (), {})
             report = export(store, Form.JSON, tmp_path / "out.json", overwrite=False, check=False, now=NOON)
         assert (report.sessions, report.items, report.refused) == (1, 1, 1)
-        assert report.refusals == (Refusal('Session "twins" .items[1].version', "is that of items[0], too"),)
+        assert report.refusals == (Refusal('sessions["twins"].items[1].version', "is that of items[0], too"),)
         assert list(read_medium(Form.JSON, tmp_path / "out.json")) == [row("s", item("m"))]
 
 
@@ -185,13 +215,19 @@ class TestDocuments:
         assert self.read(tmp_path) == [OTHER, ROWS[1]], "one of another Session stays"
 
     def test_records_of_the_single_layout_are_not_made_void(self, tmp_path: Path) -> None:
-        """A first document would: so it takes a word, and then they become documents first."""
-        (tmp_path / NAME).write_bytes(b"".join(document_of([*ROWS, row("../up", item("m1"))])))
-        with pytest.raises(FileExistsError, match="--overwrite makes documents"):
+        """A first document does that: so it takes a word, and leaves the file as it is."""
+        legacy = b"".join(document_of([*ROWS, row("../up", item("m1"))]))
+        (tmp_path / NAME).write_bytes(legacy)
+        assert len(self.read(tmp_path)) == 3
+        with pytest.raises(FileExistsError, match="import them first"):
             self.put(tmp_path, OTHER)
         assert names(tmp_path) == [NAME]
-        assert self.put(tmp_path, OTHER, overwrite=True) == ['message_feedback/sessions/"../up"', Wrote.NOW]
-        assert self.read(tmp_path) == [OTHER, ROWS[1]]
+        assert self.put(tmp_path, OTHER, row("../up"), overwrite=True) == [
+            Wrote.NOW,
+            'message_feedback/sessions/"../up"',
+        ]
+        assert self.read(tmp_path) == [OTHER]
+        assert (tmp_path / NAME).read_bytes() == legacy
 
     def test_one_that_is_no_record_is_said_or_set_aside(self, tmp_path: Path) -> None:
         self.put(tmp_path, *ROWS)
