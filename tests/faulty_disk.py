@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.preloaded import build, compiler
+
 HALF = -1
 """Instead of an error number: reads and writes do half of what is asked."""
 POWER_CUT = 1000
 """With n added to it, instead of an error number: the power is cut at the nth such call."""
-
-_SOURCE = Path(__file__).with_name("faulty_disk.c")
 
 
 class FaultyDisk:
@@ -22,12 +22,10 @@ class FaultyDisk:
 
     def __init__(self, home: Path) -> None:
         """Builds the library in `home`; skips the test where there is no C compiler."""
-        compiler = shutil.which("cc") or shutil.which("gcc")
-        if compiler is None:
+        if compiler() is None:
             pytest.skip("no C compiler: calls to the disk cannot be made to fail here")
         self._rules = home / "rules"
-        library = home / "faulty_disk.so"
-        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, _SOURCE, "-ldl"], check=True)
+        library = build("faulty_disk", home)
         self.variables: Mapping[str, str] = {"LD_PRELOAD": str(library), "FAULTY_DISK": str(self._rules)}
 
     def fails(self, calls: str, error: int, *parts: str) -> None:

@@ -22,6 +22,7 @@ Matcher: TypeAlias = Callable[[Request], bool]
 
 _PATIENCE_S = 30.0
 _CHUNK = 1 << 16
+_POLL_S = 0.05
 
 
 def runs(script: Script) -> Matcher:
@@ -89,6 +90,8 @@ class Proxy:
         self._traps: list[Trap] = []
         self._links: set[_Link] = set()
         self._closed = False
+        self._flowing = threading.Event()
+        self._flowing.set()
         self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
         self._accepting = threading.Thread(target=self._accept, name="proxy", daemon=True)
         self._accepting.start()
@@ -123,9 +126,22 @@ class Proxy:
         for link in links:
             link.join()
 
+    def freeze(self) -> None:
+        """Become a black hole: connections stand and are taken, and nothing comes through them, either way."""
+        self._flowing.clear()
+
+    def thaw(self) -> None:
+        """Let everything through that was held up."""
+        self._flowing.set()
+
+    def flows(self, patience_s: float) -> bool:
+        """Whether messages come through, now or within so many seconds."""
+        return self._flowing.wait(patience_s)
+
     def close(self) -> None:
         """Take no more connections, break those there are, let nobody wait."""
         self._closed = True
+        self.thaw()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._accepting.join()
@@ -185,6 +201,7 @@ class _Link:
         self._client = client
         self._server = server
         self._reply_trap: Trap | None = None
+        self._broken = False
         self._thread = threading.Thread(target=self._relay, name="proxy-link", daemon=True)
 
     def start(self) -> None:
@@ -195,6 +212,7 @@ class _Link:
 
     def break_off(self) -> None:
         """End the connection for both sides, and the relaying by it."""
+        self._broken = True
         for end in (self._client, self._server):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -223,7 +241,7 @@ class _Link:
                     self._reply_trap = trap
                 elif trap is not None and not trap.hold():
                     return
-                self._server.sendall(raw)
+                self._pass(self._server, raw)
 
     def _relay_replies(self) -> None:
         # redis-py awaits each reply before its next request, so what comes after a trapped request answers it.
@@ -231,7 +249,13 @@ class _Link:
             trap, self._reply_trap = self._reply_trap, None
             if trap is not None and not trap.hold():
                 return
-            self._client.sendall(chunk)
+            self._pass(self._client, chunk)
+
+    def _pass(self, to: socket.socket, message: bytes) -> None:
+        while not self._proxy.flows(_POLL_S):
+            if self._broken:
+                return
+        to.sendall(message)
 
 
 def _read_request(stream: BufferedReader) -> tuple[bytes, Request] | None:

@@ -4,28 +4,37 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from msgspec import Struct
 from redis.exceptions import RedisError
 
-from feedback import FeedbackClient, keys
+from feedback import FeedbackClient, Put, keys
 from feedback.errors import FeedbackError
 from feedback.events import Event, decode_event
+from feedback.partitions import PartitionId
 from persistence.session_log import SessionLogs
 from projections.cache import ListCache
 from tests.chaos.checker import Checked, check, unanswered
 from tests.chaos.clients import Client
-from tests.chaos.faults import Nemesis, write_life
-from tests.chaos.history import Call, History, Reading, listen
+from tests.chaos.history import Call, History, Mutation, Reading, listen
 from tests.chaos.mutants import Mutant
+from tests.chaos.nemesis import Field, Nemesis
+from tests.chaos.on_processes import ProcessFaults
+from tests.chaos.on_queues import QueueFaults
+from tests.chaos.on_server import ServerFaults
+from tests.chaos.on_storage import ShakyOwner, StorageFaults
 from tests.chaos.system import ChaosSystem
+from tests.chaos.worker import commits
 from tests.harness import wait_until
 
-SESSIONS = tuple(f"session-{number}" for number in range(12))
+LIVE = "session-live"
+"""Held open by a host."""
+SESSIONS = (*(f"session-{number}" for number in range(12)), LIVE)
 _CLIENTS = 6
 _WORKERS = 2
 _SETTLE_S = 30.0
@@ -63,20 +72,28 @@ def run(
         log.append(f"{time.monotonic() - began:7.2f} {line}")
         say(log[-1])
 
-    for session_id in SESSIONS:
-        write_life(home / "sessions", session_id, 0)
-    with ChaosSystem(home, workers=_WORKERS, mutant=mutant) as system:
+    with ChaosSystem(home, SESSIONS, workers=_WORKERS, rng=rng, mutant=mutant) as system:
         system.wait_until_owned()
-        nemesis = Nemesis(system, history, SESSIONS, rng, kinds)
-        _under_load(system, history, rng, lambda: _fire(nemesis, system, seconds, rng, note))
-        note("quiet")
-        violations = _settle(system, history)
+        identity = system.known_logs.current(LIVE).identity
+        assert identity is not None
+        with closing(ShakyOwner(system.proxy.url, LIVE, identity)) as owner:
+            field = Field(system, history, SESSIONS, rng)
+            nemesis = Nemesis(field, _all_faults(field, owner), kinds)
+            _under_load(system, history, rng, lambda: _fire(nemesis, field, seconds, note))
+            note("quiet")
+            violations = _settle(system, history)
         if mutant is None:
-            violations += [f"{name} ended by itself" for name in system.deaths()]
-        stored = {p.number: _recorded(system, p.number) for p in system.partitions()}
-        checked = check(history, stored, troubled=frozenset(nemesis.reborn))
-        checked.violations += violations + _copies_differ(system)
+            violations += [f"no process ends by itself: {name}" for name in system.deaths()]
+        stored = {partition: _recorded(system, partition) for partition in system.partitions()}
+        checked = check(history, stored, logs=system.known_logs, commits=commits(system.commits))
+        checked.violations += violations
+        _check_copies(system, stored, checked)
     return Report(seed, nemesis.injected, checked, log)
+
+
+def _all_faults(field: Field, owner: ShakyOwner) -> Mapping[str, tuple[int, Callable[[], str]]]:
+    families = (ProcessFaults(field), ServerFaults(field), QueueFaults(field), StorageFaults(field, owner))
+    return {name: kind for family in families for name, kind in family.kinds().items()}
 
 
 def _under_load(system: ChaosSystem, history: History, rng: random.Random, body: Callable[[], None]) -> None:
@@ -94,17 +111,15 @@ def _under_load(system: ChaosSystem, history: History, rng: random.Random, body:
             client.join(60)
 
 
-def _fire(
-    nemesis: Nemesis, system: ChaosSystem, seconds: float, rng: random.Random, note: Callable[[str], None]
-) -> None:
+def _fire(nemesis: Nemesis, field: Field, seconds: float, note: Callable[[str], None]) -> None:
     until = time.monotonic() + seconds
     try:
         while time.monotonic() < until:
-            nemesis.pass_time(rng.uniform(0.05, 1.2))
+            field.pass_time(field.rng.uniform(0.05, 1.2))
             note(nemesis.inject())
     finally:
-        nemesis.end()
-        system.retire_doomed()
+        field.end_all()
+        field.system.retire_doomed()
 
 
 def _settle(system: ChaosSystem, history: History) -> list[str]:
@@ -112,7 +127,9 @@ def _settle(system: ChaosSystem, history: History) -> list[str]:
     violations: list[str] = []
     system.proxy.forget_traps()
     with FeedbackClient.from_url(system.server.url) as client:
-        for request in unanswered(history):
+        # One more command a Session: the current generation is served, whatever became of the last change.
+        last: list[Mutation] = [Put(session_id, "m1", "positive", command_id=uuid4()) for session_id in SESSIONS]
+        for request in [*unanswered(history), *last]:
             heard = listen(lambda request=request: client.submit(request).result(_LAST_CALL_S))  # type: ignore[misc]  # bound early
             history.calls.append(Call(request, heard))
             if heard.result is None and heard.failure in ("ResultTimeout", "QueueUnavailable"):
@@ -125,45 +142,44 @@ def _settle(system: ChaosSystem, history: History) -> list[str]:
             if heard.result is None:
                 violations.append(f"no list after the faults had ended: {session_id} {heard.failure}")
     try:
-        wait_until(lambda: _is_at_rest(system), "queues are empty and the projection has caught up", _SETTLE_S)
+        wait_until(lambda: not _unrest(system), "queues are empty and the projection has caught up", _SETTLE_S)
     except AssertionError as error:
         violations.append(f"{error}: {_unrest(system)}")
     return violations
 
 
-def _is_at_rest(system: ChaosSystem) -> bool:
-    return not _unrest(system)
-
-
 def _unrest(system: ChaosSystem) -> list[str]:
-    partitions = system.partitions()
+    """What is not at rest yet."""
+    current = max(system.generations)
+    partitions = [partition for partition in system.partitions() if partition.generation >= current - 1]
     with suppress(RedisError, FeedbackError):
-        waiting = [key for p in partitions for key in (keys.queue(p), keys.claimed(p)) if system.admin.exists(key)]
-        heads = {p.number: head for p, head in system.store.heads(partitions).items()}
-        reached = ListCache(system.admin).checkpoints(1)
-        return waiting + [
-            f"checkpoint of {n}: {reached.get(n)}, head {h}" for n, h in heads.items() if reached.get(n, 0) != h
+        lists = [key for p in partitions for key in (keys.queue(p), keys.claimed(p), keys.aside(p))]
+        waiting = [key for key in lists if system.admin.exists(key)]
+        heads = system.store.heads([partition for partition in partitions if partition.generation == current])
+        reached = ListCache(system.admin).checkpoints(current)
+        behind = [
+            f"{p}: at {reached.get(p.number, 0)} of {h}" for p, h in heads.items() if reached.get(p.number, 0) != h
         ]
+        return waiting + behind + ([] if system.is_changed() else ["the last change of partitions is not through"])
     return ["server or store out of reach"]
 
 
-def _recorded(system: ChaosSystem, number: int) -> list[tuple[int, Event]]:
-    (partition,) = (p for p in system.partitions() if p.number == number)
+def _recorded(system: ChaosSystem, partition: PartitionId) -> list[tuple[int, Event]]:
     return [(sequence, decode_event(data)) for sequence, data in system.store.outcomes(partition, 0, 10_000_000)]
 
 
-def _copies_differ(system: ChaosSystem) -> list[str]:
+def _check_copies(system: ChaosSystem, stored: Mapping[PartitionId, list[tuple[int, Event]]], checked: Checked) -> None:
     """Streams and cache are copies of the store: each entry that stands there says what the store says."""
-    violations: list[str] = []
-    for partition in system.partitions():
-        stored = dict(system.store.outcomes(partition, 0, 10_000_000))
+    for partition, records in stored.items():
+        truth = dict(records)
         entries: Any = system.admin.xrange(keys.events(partition))
         for entry_id, fields in entries:
             sequence = int(entry_id.partition(b"-")[0])
-            if stored.get(sequence) != fields[b"event"]:
-                violations.append(f"stream {partition} has another event {sequence} than the store")
+            checked.checks["streams equal the store"] += 1
+            if truth.get(sequence) != decode_event(fields[b"event"]):
+                checked.violations.append(f"streams equal the store: not event {sequence} of {partition}")
     for session_id, view in ListCache(system.admin).read(SESSIONS).views.items():
-        truth = system.store.feedback(session_id)
-        if truth is None or (view.revision, view.items) != (truth.revision, truth.items):
-            violations.append(f"cached list of {session_id} at {view.revision}, store at {truth and truth.revision}")
-    return violations
+        checked.checks["cached lists equal the store"] += 1
+        feedback = system.store.feedback(session_id)
+        if feedback is None or (view.revision, view.items) != (feedback.revision, feedback.items):
+            checked.violations.append(f"cached lists equal the store: {session_id} at {view.revision}, {feedback}")

@@ -1,16 +1,14 @@
-"""Deliberately broken workers, which the checker must catch: `python -m tests.chaos.mutants MUTANT worker`."""
+"""Deliberately broken workers, which the checker must catch (`tests.chaos.worker`)."""
 
 import contextlib
 import os
 import random
 import signal
 import sqlite3
-import sys
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
-from app.cli import main
 from feedback.partitions import PartitionId
 from persistence.sidecar.sqlite import SqliteStore
 from persistence.sidecar.sqlite_transaction import SqliteTransaction
@@ -29,13 +27,6 @@ class Mutant(StrEnum):
     """Now and then answers before it commits, and dies in between."""
     FORGETFUL = "forgetful"
     """Has lost the records of the commands that it applied."""
-
-
-def command(name: str, mutant: Mutant | None) -> tuple[str, ...]:
-    """How to start a worker or projector; only workers are broken."""
-    if mutant is None or name != "worker":
-        return (sys.executable, "-P", "-m", "app.cli", name)
-    return (sys.executable, "-m", "tests.chaos.mutants", mutant.value, name)
 
 
 def _fence_off() -> None:
@@ -107,7 +98,7 @@ _BREAK = {
     Mutant.FORGETFUL: _forgetful,
 }
 
-if __name__ == "__main__":
-    _BREAK[Mutant(sys.argv[1])]()
-    sys.argv[1:2] = []
-    sys.exit(main())
+
+def break_worker(mutant: Mutant) -> None:
+    """Break the worker that this process is going to be."""
+    _BREAK[mutant]()

@@ -2,17 +2,18 @@
 
 import os
 import random
-import shutil
 import signal
-from collections.abc import Callable
+import sys
+from collections import Counter
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 from zlib import crc32
 
+import msgspec
 from redis import Redis
 
-from app.embedded import DURABLE, EmbeddedServer
 from app.processes import Child
 from app.system import child_environ
 from feedback import keys
@@ -20,28 +21,42 @@ from feedback.connection import connect
 from feedback.crashpoints import VARIABLE
 from feedback.partitions import PartitionId
 from persistence.sidecar import open_store
-from persistence.sidecar.store import SidecarStore
-from tests.chaos.mutants import Mutant, command
+from persistence.sidecar.store import SidecarStore, StoredTopology
+from tests.chaos.known_logs import KnownLogs
+from tests.chaos.mutants import Mutant
+from tests.chaos.server import ChaosServer
+from tests.faulty_disk import FaultyDisk
 from tests.harness import settings_for, wait_until
+from tests.preloaded import SteppedClock, build, compiler, together
 from tests.proxy import Proxy
+from worker import topology as topologies
 
 LEASE_TTL_S = 1.0
+_BATCH_SIZES = (1, 8, 256, 256)
+"""Of workers: one that takes a command at a time soon holds as much as it may."""
 
 
 class ChaosSystem:
-    """Real processes on real files under `home`. Everything is started and stopped by the thread that made it.
+    """Real processes on real files under `home`. Everything is started and stopped by the thread that made it."""
 
-    `mutant` names a deliberately broken worker (`tests.chaos.mutants`); None is the real one.
-    """
-
-    def __init__(self, home: Path, *, workers: int, mutant: Mutant | None = None) -> None:
-        self.logs = home / "logs"
-        self.logs.mkdir(parents=True)
-        self._copies = home / "aof-copy"
-        self._server_home = home / "valkey"
-        self.server = EmbeddedServer(self._server_home, DURABLE)
-        self.server.start()
-        self.proxy = Proxy(self.server.url)
+    def __init__(
+        self, home: Path, sessions: tuple[str, ...], *, workers: int, rng: random.Random, mutant: Mutant | None = None
+    ) -> None:
+        """`mutant` names a deliberately broken worker (`tests.chaos.mutants`); None is the real one."""
+        self._home, self._rng, self._mutant = home, rng, mutant
+        for name in ("logs", "commits", "workshop"):
+            (home / name).mkdir(parents=True)
+        self._stack = ExitStack()
+        self._born: Counter[str] = Counter()
+        self._doomed: set[str] = set()
+        self._clocks: dict[str, SteppedClock] = {}
+        self._clock_library = build("stepped_clock", home) if compiler() else None
+        self.disk = FaultyDisk(home) if compiler() else None
+        self.server_clock = self._clock("server")
+        self.server = ChaosServer(home / "valkey", self.server_clock.variables if self.server_clock else {})
+        self.server.begin()
+        self._stack.callback(self.server.stop)
+        self.proxy = self._stack.enter_context(Proxy(self.server.url))
         self.settings = settings_for(
             self.proxy.url,
             home,
@@ -52,99 +67,121 @@ class ChaosSystem:
             event_retention=1_000_000,
             result_ttl=3600,
         )
-        self.admin: Redis = connect(self.server.url)
-        self.store: SidecarStore = open_store(self.settings.sidecar_url)
-        self._mutant = mutant
-        self._born = 0
-        self._doomed: set[str] = set()
+        self.known_logs = KnownLogs(Path(self.settings.sessions), home / "workshop", sessions)
+        self.admin: Redis = self._stack.enter_context(closing(connect(self.server.url)))
+        self.store: SidecarStore = self._stack.enter_context(closing(open_store(self.settings.sidecar_url)))
+        topologies.establish(self.admin, self.store, self.settings)
+        self.generations = {1: self.settings.partitions}
+        """Generation -> how many partitions it has, the current one last."""
+        self.settings = msgspec.structs.replace(self.settings, partitions=0)
         self.workers: list[Child] = [self._start("worker") for _ in range(workers)]
         self.projector = self._start("projector")
 
     def partitions(self) -> list[PartitionId]:
-        return [PartitionId(1, number) for number in range(self.settings.partitions)]
+        """Those of all generations, in order."""
+        return [PartitionId(one, number) for one, count in self.generations.items() for number in range(count)]
 
-    def partition_of(self, session_id: str) -> PartitionId:
-        number = crc32(session_id.encode()) % self.settings.partitions
-        return PartitionId(1, number)
+    def partition_of(self, session_id: str, generations_ago: int = 0) -> PartitionId:
+        """Where a Session is served now, or was served in an earlier generation, if there was one."""
+        generation = max(1, max(self.generations) - generations_ago)
+        return PartitionId(generation, crc32(session_id.encode()) % self.generations[generation])
+
+    def change_partitions(self, number: int, *, half: bool = False) -> None:
+        """Begin a new generation; `half`: as if who does so died before Redis heard of it.
+
+        Raises:
+            SettingsInvalid: the last change is still under way.
+        """
+        stored = self._stored()
+        if half and stored.retired and stored.partitions != number:
+            successor = msgspec.structs.replace(
+                stored,
+                generation=stored.generation + 1,
+                partitions=number,
+                former=stored.partitions,
+                retired=False,
+            )
+            self.store.set_topology(successor, replacing=stored)
+        else:
+            topologies.change(self.admin, self.store, number)
+        stored = self._stored()
+        self.generations[stored.generation] = stored.partitions
+
+    def finish_change(self) -> None:
+        """What an operator does who was told that a change failed: ask for the same again."""
+        self.change_partitions(self._stored().partitions)
+
+    def is_changed(self) -> bool:
+        """Whether the last change is through."""
+        return self._stored().retired
 
     def add_worker(self, crash: str | None = None) -> Child:
         """One more worker; `crash` arms a crash point in it."""
         child = self._start("worker", crash)
         self.workers.append(child)
-        if crash is not None:
-            self._doomed.add(child.name)
         return child
 
-    def bury(self) -> None:
-        """Forget the workers that died where they were meant to."""
-        for child in [child for child in self.workers if child.name in self._doomed and child.poll() is not None]:
-            self.workers.remove(child)
-            child.stop(0)
+    def replace_projector(self, crash: str | None = None) -> None:
+        kill(self.projector)
+        self.projector.stop(0)
+        self.projector = self._start("projector", crash)
+
+    def step_clock(self, child: Child, ahead_ms: int) -> bool:
+        """Set a process's wall clock so far ahead of the real one; False where that cannot be done."""
+        clock = self._clocks.get(child.name)
+        if clock is not None:
+            clock.step_to(ahead_ms)
+        return clock is not None
+
+    def bury(self) -> int:
+        """Start others in the place of processes that died where they were meant to, or could not begin to serve.
+
+        How many of the second kind: a process that is started while the server or the store is out of reach says so
+        and ends, and whoever runs it starts it again.
+        """
+        refused = 0
+        for child in [child for child in self.workers if child.poll() is not None]:
+            if child.name in self._doomed or not has_begun(child):
+                refused += child.name not in self._doomed
+                self.workers.remove(child)
+                child.stop(0)
         if not self.workers:
             self.add_worker()
+        ended = self.projector.poll() is not None
+        if ended and (self.projector.name in self._doomed or not has_begun(self.projector)):
+            refused += self.projector.name not in self._doomed
+            self.replace_projector()
+        return refused
 
     def retire_doomed(self) -> None:
-        """Kill the workers whose crash point was not reached: they would stop in the quiet after the faults."""
+        """Kill the processes whose crash point was not reached: they would stop in the quiet after the faults."""
         for child in self.workers:
             if child.name in self._doomed:
                 kill(child)
                 child.stop(0)
         self.workers = [child for child in self.workers if child.name not in self._doomed]
-        if not self.workers:
-            self.add_worker()
+        if self.projector.name in self._doomed:
+            self.replace_projector()
+        self.bury()
 
     def end(self, child: Child) -> None:
         """SIGTERM, and whatever it takes after the grace."""
         child.stop(self.settings.shutdown_grace)
-
-    def replace_projector(self) -> None:
-        kill(self.projector)
-        self.projector.stop(0)
-        self.projector = self._start("projector")
 
     def deaths(self) -> list[str]:
         """Processes that ended although nobody killed them."""
         self.bury()
         return [child.name for child in (*self.workers, self.projector) if child.poll() is not None]
 
-    def restart_server(self, meanwhile: Callable[[], str]) -> str:
-        """SIGKILL the server, do something to its files, and start it again on the same port."""
-        assert self.server.child is not None
-        url = self.server.url
-        kill(self.server.child)
-        self.server.stop()
-        said = meanwhile()
-        self.server.start()
-        assert self.server.url == url, "another program took the server's port"
-        return said
-
-    def lose_everything(self) -> str:
-        shutil.rmtree(self._server_home / "appendonlydir")
-        return "with nothing left"
-
-    def lose_tail(self, rng: random.Random) -> str:
-        """What a power cut does with `appendfsync everysec`, cut at any byte."""
-        log = max((self._server_home / "appendonlydir").glob("*.incr.aof"))
-        size = log.stat().st_size
-        lost = min(size, int(10 ** rng.uniform(1, 5)))
-        os.truncate(log, size - lost)
-        return f"without the last {lost} bytes"
-
-    def copy_log(self) -> None:
-        """Remember the server's data as a replica may have had them."""
-        shutil.rmtree(self._copies, ignore_errors=True)
-        shutil.copytree(self._server_home / "appendonlydir", self._copies)
-
-    def promote_copy(self) -> str:
-        """A replica that had fallen behind takes over: its data are of the last `copy_log`."""
-        if not self._copies.exists():
-            return "as it was"
-        shutil.rmtree(self._server_home / "appendonlydir")
-        shutil.copytree(self._copies, self._server_home / "appendonlydir")
-        return "as a stale replica"
-
     def wait_until_owned(self) -> None:
-        wait_until(lambda: self.admin.hlen(keys.owners(1)) == self.settings.partitions, "every partition is owned")
+        count = self.generations[max(self.generations)]
+        owners = keys.owners(max(self.generations))
+        wait_until(lambda: self.admin.hlen(owners) == count, "every partition is owned")
+
+    @property
+    def commits(self) -> Path:
+        """The workers' journals (`tests.chaos.worker`)."""
+        return self._home / "commits"
 
     def __enter__(self) -> Self:
         return self
@@ -155,18 +192,44 @@ class ChaosSystem:
         for child in (*self.workers, self.projector):
             kill(child, signal.SIGCONT)
             self.end(child)
-        self.store.close()
-        self.admin.close()
-        self.proxy.close()
-        self.server.stop()
+        self._stack.close()
+
+    def _stored(self) -> StoredTopology:
+        stored = self.store.topology()
+        assert stored is not None
+        return stored
+
+    def _clock(self, name: str) -> SteppedClock | None:
+        if self._clock_library is None:
+            return None
+        clock = self._clocks[name] = SteppedClock(self._clock_library, self._home / "workshop", name)
+        self._stack.callback(clock.close)
+        return clock
 
     def _start(self, name: str, crash: str | None = None) -> Child:
-        self._born += 1
-        log = self.logs / f"{name}-{self._born}.log"
-        environ = child_environ(self.settings) | ({} if crash is None else {VARIABLE: crash})
-        child = Child(log.stem, command(name, self._mutant), log=log, environ=environ)
+        self._born[name] += 1
+        label = f"{name}-{self._born[name]}"
+        settings = msgspec.structs.replace(self.settings, batch_size=self._rng.choice(_BATCH_SIZES))
+        program: tuple[str, ...] = ("-P", "-m", "app.cli", name)
+        if name == "worker":
+            mutant = self._mutant.value if self._mutant else "none"
+            program = ("-m", "tests.chaos.worker", str(self.commits / label), mutant, name)
+        # Every second process has a disk that may fail: the others go on, and what the first ones did is seen.
+        clock, disk = self._clock(label), self.disk if self._born[name] % 2 else None
+        preloaded = [part.variables for part in (clock, disk) if part is not None]
+        environ: dict[str, str] = child_environ(settings) | (together(*preloaded) if preloaded else {})
+        if crash is not None:
+            environ[VARIABLE] = crash
+            self._doomed.add(label)
+        log = self._home / "logs" / f"{label}.log"
+        child = Child(label, (sys.executable, *program), log=log, environ=environ)
         child.start()
         return child
+
+
+def has_begun(child: Child) -> bool:
+    """Whether a process said that it serves."""
+    return any(f"{name} started" in child.log.read_text() for name in ("worker", "projector"))
 
 
 def kill(child: Child, number: signal.Signals = signal.SIGKILL) -> None:

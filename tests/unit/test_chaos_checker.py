@@ -8,11 +8,14 @@ from msgspec.structs import replace
 
 from feedback.events import Event, FeedbackDeleted, FeedbackPut, FeedbackRejected, result_of
 from feedback.model import Item, SessionIdentity
+from feedback.partitions import PartitionId
 from feedback.requests import Delete, Put
 from feedback.results import ItemList, Ok, VersionConflict, at_revision
 from tests.chaos.checker import check
 from tests.chaos.history import Call, Heard, History, Mutation, Reading
+from tests.chaos.known_logs import ABSENT, LogPeriods, LogState
 
+FIRST, NEXT = PartitionId(1, 0), PartitionId(2, 0)
 LIFE = SessionIdentity(created_at=1)
 ITEM = Item(message_id="m", rating="positive", version="v1", created_at=1, updated_at=1)
 Records = list[tuple[int, Event]]
@@ -117,7 +120,7 @@ def go_back_behind_a_list(history: History, records: Records) -> None:
 
 def test_a_sound_history_passes() -> None:
     history, records = sound()
-    checked = check(history, {0: records})
+    checked = check(history, {FIRST: records})
     assert checked.violations == []
     assert (checked.calls, checked.answers, checked.readings, checked.outcomes) == (3, 3, 1, 3)
 
@@ -126,8 +129,8 @@ def test_an_unknown_outcome_may_be_either() -> None:
     """A call that timed out took effect, or did not."""
     history, records = sound()
     history.calls[2] = replace(history.calls[2], heard=Heard(20, 21, failure="ResultTimeout"))
-    assert check(history, {0: records}).violations == []
-    assert check(history, {0: records[:2]}).violations == []
+    assert check(history, {FIRST: records}).violations == []
+    assert check(history, {FIRST: records[:2]}).violations == []
 
 
 @pytest.mark.parametrize(
@@ -152,4 +155,61 @@ def test_an_unknown_outcome_may_be_either() -> None:
 def test_damage_is_found(damage: Damage) -> None:
     history, records = sound()
     damage(history, records)
-    assert check(history, {0: records}).violations
+    assert check(history, {FIRST: records}).violations
+
+
+def test_a_session_goes_on_in_the_next_generation() -> None:
+    """Its partition there begins with sequence and epoch anew; revisions, items and time go on."""
+    history, records = sound()
+    ((_, last),) = records[2:]
+    after = {NEXT: [(1, replace(last, epoch=1))], FIRST: [(1, records[0][1]), (2, replace(records[1][1], epoch=7))]}
+    assert check(history, after).violations == []
+    before = {FIRST: after[NEXT], NEXT: after[FIRST]}
+    assert check(history, before).violations
+
+
+def test_two_workers_in_one_epoch_are_found() -> None:
+    """Of the same partition only."""
+    history, records = sound()
+    apart = [(FIRST, 1, "w"), (FIRST, 2, "v"), (NEXT, 1, "v"), (FIRST, 1, "w")]
+    assert check(history, {FIRST: records}, commits=apart).violations == []
+    assert check(history, {FIRST: records}, commits=[*apart, (NEXT, 1, "w")]).violations
+
+
+def logs_of(*states: LogState) -> LogPeriods:
+    """The log of Session "s" in these states, one after the other, from long before until now."""
+    logs = LogPeriods()
+    for state in states:
+        logs.change("s", state, lambda: None)
+    (*earlier, now) = logs._periods["s"]
+    for place, period in enumerate(earlier):
+        period.begins, period.ends = -100.0 + place, -99.0 + place
+    now.begins = -99.0 + len(earlier)
+    return logs
+
+
+SOUND = LogState(LIFE, ("m",))
+
+
+def test_the_log_bears_what_was_committed_and_what_was_refused() -> None:
+    """Somewhen between sending and answer; what it said before that counts for nothing."""
+    history, records = sound()
+    assert check(history, {FIRST: records}, logs=logs_of(ABSENT, SOUND)).violations == []
+    other = LogState(SessionIdentity(created_at=2), ("m",))
+    for now in (ABSENT, LogState(LIFE), LogState(failure="LogCorrupt"), other):
+        found = check(history, {FIRST: records}, logs=logs_of(SOUND, now)).violations
+        assert found, now
+        assert all(one.startswith(("no feedback without", "lists show")) for one in found), found
+
+
+@pytest.mark.parametrize("failure", ["LogCorrupt", "LogUnreadable"])
+def test_a_failure_needs_a_cause(failure: str) -> None:
+    """A log that was damaged, or could not be read, when the command or the list was under way."""
+    history, records = sound()
+    history.calls.append(Call(Put("s", "m", "positive", command_id="d"), Heard(30, 31, failure=failure)))
+    history.readings.append(Reading("s", None, Heard(30, 31, failure=failure)))
+    assert len(check(history, {FIRST: records}, logs=logs_of(LogState(failure=failure), SOUND)).violations) == 2
+    logs = logs_of(SOUND)
+    logs.hinder(["s"], failure)
+    logs._hindrances["s"][0].begins = 29.0
+    assert check(history, {FIRST: records}, logs=logs).violations == []
