@@ -16,6 +16,7 @@ from gateway.context import Gateway
 from gateway.routes.document import document_routes
 from gateway.routes.events import event_routes
 from gateway.routes.health import health_routes
+from gateway.routes.page import page_routes
 from gateway.routes.remote import remote_routes
 from gateway.routes.rest import rest_routes
 from gateway.web.answers import REVISION, answer_http_exception, refusal_answer
@@ -39,6 +40,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
             *event_routes(gateway),
             *document_routes(),
             *health_routes(gateway),
+            *page_routes(),
         ],
         middleware=[Middleware(EncodedPaths), *_cors(gateway.guard.origins)],
         exception_handlers={HTTPException: answer_http_exception, Exception: _answer_defect},

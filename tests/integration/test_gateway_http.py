@@ -1,6 +1,7 @@
 """The gateway's two forms of the contract, on a real server: the original's envelope, and feedback as resources."""
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -226,6 +227,18 @@ def test_answers_carry_the_headers_that_protect_a_browser(client: httpx.Client) 
         assert "default-src 'none'" in headers["Content-Security-Policy"]
         assert "Access-Control-Allow-Origin" not in headers
         assert "Server" not in headers
+
+
+def test_the_page_is_served_with_a_policy_of_its_own(client: httpx.Client) -> None:
+    """Its files and no others, for everybody; nothing from elsewhere may run in it."""
+    index = client.get("/")
+    assert (index.status_code, index.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert "script-src 'self'" in index.headers["Content-Security-Policy"]
+    for linked in re.findall(r'(?:src|href)="(/page/[^"]+)"', index.text):
+        assert client.get(linked).status_code == 200
+        assert "default-src 'none'" in client.get(linked).headers["Content-Security-Policy"]
+    for outside in ("/page/../app.py", "/page/%2e%2e/app.py", "/page/..%2fapp.py", "/page/none", "/page/"):
+        assert raw(str(client.base_url), f"GET {outside} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())[9:12] == b"404"
 
 
 def test_bytes_that_are_no_http_are_refused(url: str) -> None:
