@@ -7,6 +7,7 @@ RUN /venv/bin/pip install --no-cache-dir --require-hashes -r requirements.lock
 COPY pyproject.toml README.md ./
 COPY feedback feedback
 COPY persistence persistence
+COPY barrier barrier
 COPY worker worker
 COPY projections projections
 COPY gateway gateway

@@ -6,6 +6,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from uuid import uuid4
 
+from barrier.logs import LogBarrier, Need
 from benchmarks.deployment import Deployment, deployed
 from benchmarks.figures import Figure, figure
 from benchmarks.measure import Run
@@ -18,7 +19,6 @@ from feedback.connection import connect
 from feedback.partitions import PartitionId
 from persistence.session_log import SessionLogs
 from projections.runner import Follower
-from worker.barrier import LogBarrier, Need
 from worker.claims import Claim, ClaimQueue
 from worker.core.batching import Answered, Decisions, Pending, decide_batch
 from worker.leases import LeaseTable

@@ -47,7 +47,7 @@ def _survived(command: Command) -> Command:
 DEFECTS: Mapping[str, tuple[str, Callable[..., object]]] = {
     "decode": ("feedback.wire.decode_job", decode),
     "decide": ("worker.core.batching.decide", decide),
-    "flushed": ("worker.barrier.after_flush", flushed),
+    "flushed": ("barrier.logs.after_flush", flushed),
     "acknowledge": ("worker.loop.acknowledge", acknowledged),
 }
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
+from barrier.logs import LogBarrier, Need
+from barrier.rules import FlushOutcome
 from feedback.commands import PutCommand
 from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import CommandFailed, FeedbackError
@@ -13,10 +15,8 @@ from feedback.failures import failure_of
 from feedback.flushing import LiveOwner
 from feedback.partitions import PartitionId
 from persistence.sidecar.store import SidecarStore
-from worker.barrier import LogBarrier, Need
 from worker.claims import Claim, Claimed, Ending, Failed, Malformed
 from worker.core.batching import Deferred, Outcome, Pending, Refused, decide_batch
-from worker.core.live import FlushOutcome
 
 logger = logging.getLogger(__name__)
 

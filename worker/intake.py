@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from barrier.rules import FlushOutcome
 from feedback.crashpoints import CrashPoint, reach
 from feedback.partitions import PartitionId
 from worker.assignment import Assignment
 from worker.claims import Claim, Claimed, ClaimQueue
-from worker.core.live import FlushOutcome
 from worker.owned import Owned
 
 

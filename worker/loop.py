@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from redis.exceptions import RedisError
 
+from barrier.flush import FlushDesk, new_request_id, read_reply
 from feedback import keys
 from feedback.connection import BLOCK_S
 from feedback.crashpoints import CrashPoint, reach
@@ -22,7 +23,6 @@ from worker.acknowledge import acknowledge
 from worker.assignment import Assignment, names_of
 from worker.claims import Claim, Claimed, ClaimQueue, Ending
 from worker.core import retry
-from worker.flush import FlushDesk, new_request_id, read_reply
 from worker.intake import Intake, Round
 from worker.keeper import LeaseKeeper
 from worker.leases import LeaseTable

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
+from barrier.rules import FlushNeeded, FlushOutcome, outcome_of, unanswered
 from feedback.errors import FeedbackError
 from feedback.flushing import FlushReply, LiveOwner
 from worker.claims import Claim, Ending, Failed
 from worker.core import retry
-from worker.core.live import FlushNeeded, FlushOutcome, outcome_of, unanswered
 
 
 class _Parked:

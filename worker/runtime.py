@@ -8,13 +8,13 @@ from uuid import uuid4
 from msgspec import Struct
 from redis import Redis
 
+from barrier.logs import LogBarrier
 from feedback.calls import wall_clock_ms
 from feedback.settings import Settings
 from persistence.session_log import SessionLogs
 from persistence.sidecar import open_store
 from persistence.sidecar.store import SidecarStore
 from worker import topology as topologies
-from worker.barrier import LogBarrier
 from worker.engine import Engine
 from worker.topology import Standing
 

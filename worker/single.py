@@ -4,6 +4,8 @@ import time
 from collections.abc import Mapping, Sequence
 from uuid import uuid4
 
+from barrier.flush import FlushDesk
+from barrier.rules import FlushNeeded
 from feedback import keys
 from feedback.commands import Command, digest_of
 from feedback.connection import BLOCK_S
@@ -17,10 +19,8 @@ from worker import topology as topologies
 from worker.acknowledge import acknowledge, publish_missing
 from worker.claims import Claim, Claimed, ClaimQueue, Failed
 from worker.core.batching import Answered
-from worker.core.live import FlushNeeded
 from worker.core.shares import SINGLE_PREFIX
 from worker.engine import Ownership, Processed
-from worker.flush import FlushDesk
 from worker.leases import LeaseTable
 from worker.runtime import Runtime
 

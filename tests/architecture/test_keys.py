@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("feedback", "persistence", "worker", "projections", "gateway", "app")
+PACKAGES = ("feedback", "persistence", "barrier", "worker", "projections", "gateway", "app")
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 SCRIPTS = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.lua"))]
 KEY_HOME = ROOT / "feedback/keys.py"

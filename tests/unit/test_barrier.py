@@ -6,10 +6,10 @@ from typing import cast
 
 import pytest
 
+from barrier.logs import LogBarrier, Need
 from feedback.errors import LogCorrupt, LogUnreadable
 from feedback.model import SessionIdentity
 from persistence.session_log import LogView, SessionLogs
-from worker.barrier import LogBarrier, Need
 
 IDENTITY = SessionIdentity(created_at=1, cwd="/w")
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from barrier.rules import Flushed, FlushNeeded
 from feedback.commands import DeleteCommand
 from feedback.errors import FeedbackError, FlushUnanswered, LogUnreadable, StoreUnavailable
 from feedback.flushing import FlushReply, LiveOwner
 from feedback.model import SessionIdentity
 from feedback.partitions import PartitionId
 from worker.claims import Claim, Failed
-from worker.core.live import Flushed, FlushNeeded
 from worker.core.retry import delay
 from worker.parking import Excess, ParkingLot
 

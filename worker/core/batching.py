@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
+from barrier.rules import Barrier
 from feedback.commands import Command
 from feedback.errors import CommandExpired, CommandIdReused, Disposition, FeedbackError, InvalidRequest
 from feedback.events import (
@@ -31,7 +32,7 @@ from persistence.sidecar.store import (
     StartSession,
     StoredSession,
 )
-from worker.core.rules import Barrier, Fail, Keep, Reject, Remove, Verdict, Write, decide
+from worker.core.rules import Fail, Keep, Reject, Remove, Verdict, Write, decide
 
 CLOCK_SLACK_MS = 3600 * 1000
 """How much a host's clock may be ahead of a worker's, as far as deadlines are concerned."""

@@ -1,31 +1,15 @@
 """The contract's rules for one command, as a pure function (CONTRACT, "Rules of `put`", "Rules of `delete`")."""
 
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
+from barrier.rules import Barrier, DurableLog
 from feedback.commands import Command, DeleteCommand, PutCommand
 from feedback.errors import FeedbackError
-from feedback.model import Item, SessionIdentity
+from feedback.model import Item
 from feedback.notes import is_blank, utf8_size
 from feedback.results import NoteBlank, NoteTooLarge, Rejection, SessionNotFound, TargetNotFound, VersionConflict
-
-
-class DurableLog(Protocol):
-    """What the barrier found in a Session's log, and put on stable storage where a put depends on it."""
-
-    @property
-    def identity(self) -> SessionIdentity:
-        """The header's identity."""
-        ...
-
-    def eligible(self, message_id: str) -> bool:
-        """Whether feedback may be bound to this message."""
-        ...
-
-
-Barrier: TypeAlias = DurableLog | FeedbackError | None
-"""The barrier's answer for a Session: its log, the failure to get it, or None when there is no such Session."""
 
 
 class Write(Struct, frozen=True):

@@ -1,13 +1,29 @@
 """What a Session's live owner changes in the barrier's answer (pure; CONTRACT, "Rules of `put`", 3 to 5)."""
 
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
 from feedback.errors import Disposition, FeedbackError, FlushFailed, FlushUnanswered
 from feedback.flushing import FlushReply, LiveOwner
 from feedback.model import SessionIdentity
-from worker.core.rules import Barrier, DurableLog
+
+
+class DurableLog(Protocol):
+    """What the barrier found in a Session's log, and put on stable storage where a put depends on it."""
+
+    @property
+    def identity(self) -> SessionIdentity:
+        """The header's identity."""
+        ...
+
+    def eligible(self, message_id: str) -> bool:
+        """Whether feedback may be bound to this message."""
+        ...
+
+
+Barrier: TypeAlias = DurableLog | FeedbackError | None
+"""The barrier's answer for a Session: its log, the failure to get it, or None when there is no such Session."""
 
 
 class FlushNeeded(FeedbackError):

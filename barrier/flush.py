@@ -9,11 +9,11 @@ import msgspec
 from redis import Redis
 from redis.exceptions import RedisError
 
+from barrier.rules import FlushOutcome, outcome_of, unanswered
 from feedback import keys
 from feedback.calls import wall_clock_ms
 from feedback.connection import BLOCK_S, is_passing
 from feedback.flushing import REPLY_MARK, FlushReply, FlushRequest, LiveOwner, decode_reply, encode_request
-from worker.core.live import FlushOutcome, outcome_of, unanswered
 
 logger = logging.getLogger(__name__)
 

@@ -7,11 +7,10 @@ from typing import Self
 
 from msgspec import Struct
 
+from barrier.rules import Barrier, FlushNeeded, FlushOutcome, Unrated, after_flush, must_flush
 from feedback.errors import FeedbackError, LogUnreadable
 from feedback.flushing import LiveOwner
 from persistence.session_log import SessionLogs
-from worker.core.live import FlushNeeded, FlushOutcome, Unrated, after_flush, must_flush
-from worker.core.rules import Barrier
 
 PATIENCE_S = 5.0
 
