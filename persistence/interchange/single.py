@@ -6,6 +6,7 @@ and 16 MiB.
 """
 
 import json
+import os
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -29,7 +30,7 @@ NAME = f"{UNIT}.json"
 
 _MALFORMED = "malformed-medium"
 _MISMATCH = "version-mismatch"
-_BITS = 2**27
+_MOST_BITS = 2**27
 
 
 def read_single(file: BinaryIO, path: Path, accepted: Collection[int] = (VERSION,)) -> Iterator[Found]:
@@ -41,7 +42,7 @@ def read_single(file: BinaryIO, path: Path, accepted: Collection[int] = (VERSION
         MediumInvalid: the original refuses to open such a file; nothing was given out.
         OSError: the file cannot be read.
     """
-    repeated = _Repeats()
+    repeated = _Repeats(min(file.seek(0, os.SEEK_END), _MOST_BITS))
     document = _Document(file)
     try:
         for place, (_, key, _) in enumerate(document.records()):
@@ -123,15 +124,19 @@ class _Document:
 
 
 class _Repeats:
-    """Which keys may have been there before, in 16 MiB however many there are: some that were not, none too few."""
+    """Which keys may have been there before, in so many bits however many there are: some that were not, none too few.
 
-    def __init__(self) -> None:
-        self._seen = bytearray(_BITS // 8)
+    A bit for each byte of the document, of which a record takes forty and more, makes those few.
+    """
+
+    def __init__(self, bits: int) -> None:
+        self._bits = bits
+        self._seen = bytearray(bits // 8 + 1)
         self._last: dict[str, int] = {}
 
     def add(self, key: str, place: int) -> None:
         """Note that a key is at this place."""
-        byte, bit = divmod(hash(key) % _BITS, 8)
+        byte, bit = divmod(hash(key) % self._bits, 8)
         if self._seen[byte] >> bit & 1:
             self._last[key] = place
         self._seen[byte] |= 1 << bit

@@ -80,13 +80,13 @@ EMPTY = '{"session":{"createdAt":1},"items":[]}'
 
 class TestSingleDocument:
     @given(documents)
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     def test_what_is_written_is_read_again(self, document: tuple[Row, ...]) -> None:
         written = b"".join(document_of(document))
         assert read(written) == list(document)
 
     @given(documents)
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     def test_the_bytes_are_those_of_json_stringify(self, document: tuple[Row, ...]) -> None:
         """As Python's own writer gives them, which differs in lone surrogates only."""
         sessions = {one.session_id: record_of(one) for one in document}
@@ -122,7 +122,7 @@ class TestSingleDocument:
         """With the value that it has last, however crowded the memory of keys is."""
         members = ",".join(f'"{key}":{{"session":{{"createdAt":{at}}},"items":[]}}' for at, key in enumerate(keys))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(single, "_BITS", 8)
+            patch.setattr(single, "_MOST_BITS", 8)
             found = read(unit(members))
         last = {key: at for at, key in enumerate(keys)}
         assert {one.session_id: one.identity.created_at for one in found if isinstance(one, Row)} == last
