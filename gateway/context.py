@@ -1,6 +1,7 @@
-"""What the routes share: settings, the client, a connection to the server, the guard, the live events."""
+"""What the routes share: settings, the client, Session logs, a connection to the server, guard, live events."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from feedback.aio import AsyncFeedbackClient
 from feedback.calls import wall_clock_ms
@@ -9,6 +10,7 @@ from feedback.settings import Settings
 from gateway.access.authentication import authenticator_for
 from gateway.guard import Guard
 from gateway.live.hub import EventHub
+from persistence.session_log import SessionLogs
 
 
 class Gateway:
@@ -24,7 +26,10 @@ class Gateway:
         self.settings = settings
         self.guard = Guard(settings, authenticator_for(settings))
         self.redis = connect_async(settings.redis_url)
-        self.client = AsyncFeedbackClient(self.redis, clock_ms=clock_ms)
+        self.logs = SessionLogs(Path(settings.sessions), index_bytes=settings.index_bytes)
+        # Whoever sees the logs reads cached lists without asking the projector.
+        logs = self.logs if self.logs.root.is_dir() else None
+        self.client = AsyncFeedbackClient(self.redis, logs=logs, clock_ms=clock_ms)
         self.hub = EventHub(self.redis)
         self.is_draining = False
 

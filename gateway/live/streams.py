@@ -12,7 +12,7 @@ from feedback.scripting import Script
 
 _LAST_SUFFIX = 2**64 - 1
 
-_last_sequences = Script("gateway", "last_sequences")
+_last_sequences = Script("gateway", "last_sequences", read_only=True)
 
 
 class Row(NamedTuple):
