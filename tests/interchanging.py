@@ -6,8 +6,6 @@ from datetime import datetime
 from pathlib import Path
 from uuid import UUID
 
-import msgspec
-
 from feedback.model import Item, Rating, SessionIdentity
 from feedback.partitions import PartitionId
 from feedback.settings import Settings
@@ -89,8 +87,3 @@ def row(session_id: str, *items: Item, life: SessionIdentity = LIFE) -> Row:
 def counts(report: ImportReport) -> Sequence[int]:
     """Added, updated, unchanged, kept, refused."""
     return report.added, report.updated, report.unchanged, report.kept, report.refused
-
-
-def plain(value: object) -> object:
-    """A value as JSON shows it."""
-    return msgspec.to_builtins(value)
