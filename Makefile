@@ -4,6 +4,7 @@
 # make lint    style, types and the import contracts
 # make fuzz    damaged Session logs, each to be answered in its kind (SECONDS=60, SEED=... to repeat one)
 # make chaos   random faults under load, and a checker of what was promised (SECONDS=60, SEED=... to repeat one)
+# make soak    sustained load, and whether anything grows without bound (SECONDS=900 says more than 60)
 
 PYTHON ?= python3
 DATA ?= data
@@ -15,7 +16,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 PACKAGES := feedback persistence worker projections gateway app tests benchmarks
 
-.PHONY: up test bench lint fuzz chaos clean
+.PHONY: up test bench lint fuzz chaos soak clean
 
 up: $(READY)
 	@exec $(BIN)/feedback up --data $(DATA)
@@ -37,6 +38,9 @@ fuzz: $(READY)
 
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+soak: $(READY)
+	$(BIN)/python -m tests.soak --seconds $(SECONDS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

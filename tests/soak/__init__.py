@@ -1,0 +1,1 @@
+"""Sustained load, and whether anything grows without bound under it."""
