@@ -11,13 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 from redis import Redis
 
+from app.embedded import VOLATILE, EmbeddedServer
+from feedback.connection import connect
 from feedback.settings import Settings
 from tests.acceptance.command_line import FEEDBACK, Up, environment, feedback
+from tests.acceptance.test_acl import RULES
 from tests.harness import serving, settings_for, write_session
-from tests.integration.gateway_serving import item_path, listening
+from tests.integration.gateway_serving import caller, gateway_serving, item_path, listening
 
 pytestmark = [pytest.mark.server, pytest.mark.process]
 
@@ -140,6 +144,31 @@ def test_refuses_to_start_where_it_could_not_be_safe_or_reached(settings: Settin
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "pip install 'session-feedback[gateway]'" in done.stderr
+
+
+def test_needs_no_more_rights_than_the_page_says(tmp_path: Path) -> None:
+    """Put, list, events and readiness as the user of `docs/acl.md`: nothing is refused."""
+    server = EmbeddedServer(tmp_path / "valkey", VOLATILE)
+    server.start()
+    try:
+        settings = settings_for(server.url, tmp_path, gateway_port=0)
+        write_session(settings, "s", "m1")
+        with connect(server.url) as admin:
+            admin.execute_command("ACL", "SETUSER", "gateway", *RULES["gateway"])
+            port = admin.connection_pool.connection_kwargs["port"]
+            guest = msgspec.structs.replace(settings, redis_url=f"redis://gateway:gateway-password@127.0.0.1:{port}/0")
+            with serving(settings), gateway_serving(guest) as url, caller(url) as client:
+                assert client.get("/readyz").status_code == 200
+                with listening(client, "/events", "1:0.0.0.0") as events:
+                    put = client.put(item_path("s", "m1"), json={"rating": "positive"}, headers=NEW)
+                    assert put.status_code == 201
+                    assert next(one for one in events if one.name == "feedback.put").data["item"] == put.json()
+                with listening(client, "/events", "1:0.0.0.0") as events:
+                    assert next(events).data["item"] == put.json()
+                assert client.get("/sessions/s/feedback").json() == {"items": [put.json()]}
+            assert admin.execute_command("ACL", "LOG") == []
+    finally:
+        server.stop()
 
 
 def test_up_runs_one_beside_the_others(tmp_path: Path) -> None:
