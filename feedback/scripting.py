@@ -27,6 +27,10 @@ class Script:
         """The command that also teaches the script to the server."""
         return (f"EVAL{self._suffix}", self.source, len(keys), *keys, *args)
 
+    def load(self) -> tuple[Any, ...]:
+        """The command that teaches the script to the server, and does nothing else."""
+        return ("SCRIPT", "LOAD", self.source)
+
     def __call__(self, redis: Redis, keys: Sequence[str | bytes], args: Sequence[Any]) -> Any:
         """Run it; a server that restarted or flushed its scripts is taught again."""
         try:

@@ -47,6 +47,11 @@ class TroubleReport:
         self._published: Trouble | None = None
         self._renew_at = 0.0
 
+    @property
+    def is_open(self) -> bool:
+        """Whether something is in the way."""
+        return self._current is not None
+
     def meet(self, error: Exception, message: str = "") -> None:
         """Something is in the way; `message` where the error's own sentence does not say it all."""
         code = error.code if isinstance(error, FeedbackError) else type(error).__name__

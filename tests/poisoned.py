@@ -13,11 +13,13 @@ from unittest.mock import patch
 from app.cli import main
 from feedback.commands import Command
 from feedback.wire import decode_job
-from worker.acknowledge import acknowledge
 from worker.claims import Claim, Claimed, Ending
 from worker.core import rules
+from worker.exchange import Exchange
 
 POISON = "poison"
+
+_send = Exchange.send
 
 
 def decode(data: bytes) -> Command:
@@ -32,10 +34,10 @@ def flushed(*_: object) -> None:
     signal.raise_signal(signal.SIGKILL)
 
 
-def acknowledged(queue: Any, store: Any, endings: Sequence[tuple[Claimed, Ending]]) -> None:
+def acknowledged(exchange: Exchange, endings: Sequence[tuple[Claimed, Ending]] = (), *args: Any, **kwargs: Any) -> None:
     if any(isinstance(claim, Claim) and claim.command.message_id == POISON for claim, _ in endings):
         raise ZeroDivisionError("a bug")
-    acknowledge(queue, store, endings)
+    _send(exchange, endings, *args, **kwargs)
 
 
 def _survived(command: Command) -> Command:
@@ -48,7 +50,7 @@ DEFECTS: Mapping[str, tuple[str, Callable[..., object]]] = {
     "decode": ("feedback.wire.decode_job", decode),
     "decide": ("worker.core.batching.decide", decide),
     "flushed": ("barrier.logs.after_flush", flushed),
-    "acknowledge": ("worker.loop.acknowledge", acknowledged),
+    "acknowledge": ("worker.exchange.Exchange.send", acknowledged),
 }
 
 

@@ -244,7 +244,8 @@ class _Link:
                 self._pass(self._server, raw)
 
     def _relay_replies(self) -> None:
-        # redis-py awaits each reply before its next request, so what comes after a trapped request answers it.
+        # Nobody sends while a reply is still to come, so what comes after a trapped request answers it, or what was
+        # sent together with it.
         while chunk := self._server.recv(_CHUNK):
             trap, self._reply_trap = self._reply_trap, None
             if trap is not None and not trap.hold():

@@ -20,9 +20,14 @@ neither a request nor a pause of any size."""
 T = TypeVar("T")
 
 
+def in_parts(endings: Sequence[tuple[Claimed, Ending]]) -> Iterator[Sequence[tuple[Claimed, Ending]]]:
+    """A batch's endings in order, in parts that one request each may carry."""
+    return _parts(endings, lambda ending: len(ending[1].encoded) if isinstance(ending[1], Answered) else 0)
+
+
 def acknowledge(queue: ClaimQueue, store: SidecarStore, endings: Sequence[tuple[Claimed, Ending]]) -> None:
     """Publish results and events and drop the claims, each atomically; events that a stream lost go first."""
-    for part in _parts(endings, lambda ending: len(ending[1].encoded) if isinstance(ending[1], Answered) else 0):
+    for part in in_parts(endings):
         _acknowledge(queue, store, part)
 
 

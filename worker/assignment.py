@@ -36,12 +36,18 @@ class Assignment:
         self.owned: dict[PartitionId, Owned] = {}
         self.ready: set[PartitionId] = set()
         """Those of which commands may wait to be claimed."""
+        self.parking: dict[PartitionId, ParkingLot] = {}
+        """The lots of those of which commands are parked: few, if any."""
         self.over = False
         """Whether another generation takes this one's place, or this one, a former one, is worked off."""
 
     def partitions(self) -> tuple[PartitionId, ...]:
         """The partitions owned right now. May be asked from any thread."""
         return tuple(self.owned)
+
+    def is_outdated(self, keeper: LeaseKeeper) -> bool:
+        """Whether the keeper has looked around since this was last looked after."""
+        return keeper.sighting is not None and keeper.sighting.at_s > self._acted_on
 
     def look_after(self, keeper: LeaseKeeper) -> None:
         """Do what the keeper's last look around calls for.
@@ -50,7 +56,7 @@ class Assignment:
             RedisError, StoreUnavailable: some of it may be done; look again.
         """
         sighting = keeper.sighting
-        if sighting is None or sighting.at_s <= self._acted_on:
+        if sighting is None:
             return
         view, seen_at = sighting.view, sighting.at_s
         self._acted_on = time.monotonic()
@@ -86,6 +92,15 @@ class Assignment:
         for partition in partitions:
             self.owned.pop(partition, None)
             self.ready.discard(partition)
+            self.parking.pop(partition, None)
+
+    def note_parking(self, partition: PartitionId) -> None:
+        """Its lot took commands in, or let some go."""
+        lot = self.owned[partition].lot
+        if lot:
+            self.parking[partition] = lot
+        else:
+            self.parking.pop(partition, None)
 
     def _look_after_generations(self, view: View) -> None:
         """See whether this generation is over; the store says so, Redis only that it is worth a look."""

@@ -6,8 +6,10 @@ worker, fails what it finds there for a minute (PEERS, 3.3), and a parked Sessio
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from enum import StrEnum
+from itertools import chain
 from typing import Any, Self, TypeAlias
 
 from msgspec import Struct
@@ -27,10 +29,10 @@ from feedback.settings import Settings
 from worker.aside import Aside
 from worker.core.batching import Answered
 
-_claim = Script("worker", "claim")
+CLAIM = Script("worker", "claim")
+FINISH = Script("worker", "finish")
 _recover = Script("worker", "recover")
 _publish = Script("worker", "publish")
-_finish = Script("worker", "finish")
 
 _RQ_ID = re.compile(rb"[A-Za-z0-9_-]+")
 
@@ -93,6 +95,20 @@ Ending: TypeAlias = Answered | Failed | None
 """What a claimed command came to; None for a job that is gone."""
 
 
+Endings: TypeAlias = Mapping[PartitionId, Sequence[tuple[Claimed, Ending]]]
+"""What a batch came to, by partition, in each in claim order."""
+Call: TypeAlias = tuple[Sequence[str], Sequence[Any]]
+"""A script's keys and arguments."""
+
+
+class Wish(StrEnum):
+    """Whether to claim from a partition, as the script spells it."""
+
+    YES = "yes"
+    IF_RUNG = "rung"
+    NO = "no"
+
+
 class Batch(Struct, frozen=True):
     """What one partition gave: claims in queue order, and whether more waits."""
 
@@ -118,8 +134,15 @@ class StreamBehind(Exception):
         self.sequence = sequence
 
 
+class Taken(Struct, frozen=True):
+    """What a claim brought: by partition, None for one that is another worker's now; and rings of the wake list."""
+
+    batches: Mapping[PartitionId, Batch | None]
+    rings: Sequence[bytes]
+
+
 class ClaimQueue:
-    """The queues of the partitions that one worker owns."""
+    """The queues of the partitions that one worker owns, all of one generation."""
 
     def __init__(self, redis: Redis, worker_id: str, settings: Settings) -> None:
         self._redis = redis
@@ -136,27 +159,40 @@ class ClaimQueue:
 
     def claim(
         self, held: Mapping[PartitionId, int], most: int, *, suspect: bool = False
-    ) -> dict[PartitionId, Batch | None]:
+    ) -> Mapping[PartitionId, Batch | None]:
         """Claim up to `most` commands in one round trip; None for a partition that is another worker's now.
 
         `held` says how many commands of each partition this worker has claimed and not finished, to the one. A
         `suspect` command is claimed by itself, of one partition: its trial begins, see `end_trial`.
         """
-        partitions = tuple(held)
-        if not partitions:
+        if not held:
             return {}
-        generation = partitions[0].generation
-        names = [keys.owners(generation), keys.trials(generation)]
+        generation = next(iter(held)).generation
+        asked = {partition: (number, Wish.YES) for partition, number in held.items()}
+        reply = CLAIM(self._redis, *self.claim_call(generation, asked, most, suspect=suspect))
+        return read_claims(generation, reply, suspect=suspect).batches
+
+    def claim_call(
+        self,
+        generation: int,
+        asked: Mapping[PartitionId, tuple[int, Wish]],
+        most: int,
+        *,
+        suspect: bool = False,
+        rings: int = 0,
+    ) -> Call:
+        """Keys and arguments of the script that claims; `read_claims` reads its reply.
+
+        `asked` names all partitions of which commands are held, and how many, or wanted. Up to `rings` entries of
+        the wake list are taken off, and what they name is claimed from as well.
+        """
+        names = (keys.owners(generation), keys.trials(generation), keys.wake(self._worker_id))
         args: list[str | int] = [self._worker_id, most, _MAX_BATCH_BYTES, 2 * MAX_COMMAND_BYTES, keys.RQ_JOB_PREFIX]
-        args += (keys.LIVE_PREFIX, keys.OWNER_PREFIX, MOST_DEATHS if suspect else "")
-        for partition in partitions:
-            names += (keys.queue(partition), keys.claimed(partition))
-            args += (partition.number, held[partition], self._max_held)
-        replies = _claim(self._redis, names, args)
-        return {
-            partition: None if reply is None else _batch(partition, reply, suspect)
-            for partition, reply in zip(partitions, replies, strict=True)
-        }
+        args += (keys.LIVE_PREFIX, keys.OWNER_PREFIX, keys.queue_prefix(generation), keys.claimed_prefix(generation))
+        args += (MOST_DEATHS if suspect else "", self._max_held, rings)
+        for partition, (held, wish) in asked.items():
+            args += (partition.number, held, wish)
+        return names, args
 
     def set_aside(self, partition: PartitionId, claims: Sequence[tuple[Claim, bool]]) -> bool:
         """Let claimed commands wait in Redis alone: each behind those of its Session that do, or before them.
@@ -223,16 +259,14 @@ class ClaimQueue:
             StreamBehind: events before these are missing from a stream, which is of no partition in `past_gap`;
                 nothing was done.
         """
-        partitions = list(dict.fromkeys(claim.partition for claim, _ in endings))
-        names: list[str] = []
-        for partition in partitions:
-            names += (
-                keys.claimed(partition),
-                keys.events(partition),
-                keys.finished_registry(partition),
-                keys.failed_registry(partition),
-                keys.owners(partition.generation),
-            )
+        by_partition = grouped(endings)
+        call = self.finish_call(by_partition, past_gap=past_gap)
+        reach(CrashPoint.BEFORE_ACKNOWLEDGEMENT)
+        check_finished(by_partition, FINISH(self._redis, *call))
+
+    def finish_call(self, endings: Endings, *, past_gap: Collection[PartitionId] = ()) -> Call:
+        """Keys and arguments of the script that acknowledges; `check_finished` looks at its reply."""
+        names = [keys.owners(next(iter(endings)).generation)]
         args: list[Any] = [
             self._worker_id,
             self._settings.result_ttl,
@@ -241,29 +275,57 @@ class ClaimQueue:
             keys.RQ_JOB_PREFIX,
             keys.RQ_RESULTS_PREFIX,
             datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "".join(str(int(partition in past_gap)) for partition in partitions),
-            "".join(f"{partition.number} " for partition in partitions),
+            len(endings),
+            keys.CACHE_TTL_S,
         ]
+        for partition, ended in endings.items():
+            names += (
+                keys.claimed(partition),
+                keys.events(partition),
+                keys.finished_registry(partition),
+                keys.failed_registry(partition),
+            )
+            args += (partition.number, int(partition in past_gap), len(ended))
+            for claim, ending in ended:
+                args += (claim.job_id, *_ending_args(claim.job_id, ending))
         revisions = _revisions(endings)
         names += map(keys.list_cache, revisions)
-        args += ("".join(f"{revision} " for revision in revisions.values()), keys.CACHE_TTL_S)
-        places = {partition: place for place, partition in enumerate(partitions, start=1)}
-        for claim, ending in endings:
-            args += (places[claim.partition], claim.job_id, *_ending_args(claim.job_id, ending))
-        reach(CrashPoint.BEFORE_ACKNOWLEDGEMENT)
-        reply = _finish(self._redis, names, args)
-        if isinstance(reply, list):
-            raise StreamBehind(partitions[reply[1] - 1], reply[2])
-        reach(CrashPoint.AFTER_ACKNOWLEDGEMENT)
+        args += revisions.values()
+        return names, args
 
 
-def _revisions(endings: Sequence[tuple[Claimed, Ending]]) -> dict[str, int]:
+def grouped(endings: Iterable[tuple[Claimed, Ending]]) -> Endings:
+    """Endings by partition, in each of which they keep their order."""
+    groups: dict[PartitionId, list[tuple[Claimed, Ending]]] = {}
+    for ended in endings:
+        groups.setdefault(ended[0].partition, []).append(ended)
+    return groups
+
+
+def _revisions(endings: Endings) -> dict[str, int]:
     """Session id -> the highest revision that an answer tells; what was never rated is left out."""
     revisions: dict[str, int] = {}
-    for _, ending in endings:
+    for _, ending in chain.from_iterable(endings.values()):
         if isinstance(ending, Answered) and ending.event.revision > revisions.get(ending.event.session_id, 0):
             revisions[ending.event.session_id] = ending.event.revision
     return revisions
+
+
+def check_finished(endings: Endings, reply: object) -> None:
+    """Raise `StreamBehind` when the script that acknowledges did nothing."""
+    if isinstance(reply, list):
+        raise StreamBehind(list(endings)[reply[1] - 1], reply[2])
+    reach(CrashPoint.AFTER_ACKNOWLEDGEMENT)
+
+
+def read_claims(generation: int, reply: Sequence[Any], *, suspect: bool = False) -> Taken:
+    """What the script that claims replied."""
+    rings, *answers = reply
+    batches: dict[PartitionId, Batch | None] = {}
+    for number, answer in zip(answers[::2], answers[1::2], strict=True):
+        partition = PartitionId(generation, int(number))
+        batches[partition] = None if answer is None else _batch(partition, answer, suspect)
+    return Taken(batches, rings)
 
 
 def _batch(partition: PartitionId, reply: Sequence[Any], suspect: bool) -> Batch:

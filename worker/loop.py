@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from redis.exceptions import RedisError
 
 from barrier.flush import FlushDesk, new_request_id, read_reply
-from feedback import keys
 from feedback.connection import BLOCK_S
 from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import FeedbackError, StoreForeign, StoreUnavailable
@@ -19,10 +18,10 @@ from feedback.partitions import PartitionId
 from feedback.troubles import TroubleReport
 from persistence.sidecar.store import PartitionsFenced
 from worker import topology as topologies
-from worker.acknowledge import acknowledge
 from worker.assignment import Assignment, names_of
 from worker.claims import Claim, Claimed, ClaimQueue, Ending
 from worker.core import retry
+from worker.exchange import Exchange
 from worker.intake import Intake, Round
 from worker.keeper import LeaseKeeper
 from worker.leases import LeaseTable
@@ -31,7 +30,6 @@ from worker.stragglers import Stragglers
 
 logger = logging.getLogger(__name__)
 
-_HINTS = 512
 _LONGEST_NUMBER = 6
 _PRUNE_EVERY_S = 60.0
 _PRUNE_LIMIT = 1000
@@ -56,7 +54,8 @@ class PartitionLoop:
         self._table = LeaseTable(runtime.redis, worker_id, self._topology, settings.lease_ttl)
         self._queue = ClaimQueue(runtime.redis, worker_id, settings)
         self._assignment = Assignment(runtime, self._table, self._queue)
-        self._intake = Intake(self._assignment, self._queue, settings.batch_size)
+        self._intake = Intake(self._assignment, self._queue, self._topology.generation, settings.batch_size)
+        self._exchange = Exchange(runtime.redis, self._queue, runtime.store, worker_id, self._topology.generation)
         self._desk = FlushDesk(runtime.redis, worker_id, settings.flush_timeout)
         self._report = TroubleReport(runtime.redis, f"worker {worker_id}")
         retired = () if standing.former else topologies.former_partitions(standing.stored)
@@ -86,13 +85,12 @@ class PartitionLoop:
             self._keeper.stop()
             # After a defect the claims stay as they are: one of them may be why, and the next owner takes care.
             self._drain(put_back=in_order)
+            self._exchange.close()
 
     def _turn_or_recover(self, stop: threading.Event) -> None:
         try:
             self._turn()
-            if self._keeper.holds_its_share():
-                # Taking partitions over writes to the store: it can be written.
-                self._troubles = 0
+            if self._report.is_open or self._assignment.parking:
                 self._report_waiting()
         except PartitionsFenced as fenced:
             logger.warning("fenced off partitions=%s", names_of(fenced.partitions))
@@ -101,6 +99,7 @@ class PartitionLoop:
             # Whatever it is (a failover, a full disk, a rule changed by mistake): an operator can end it, we wait.
             self._troubles += 1
             self._report.meet(error)
+            self._exchange.abandon()
             self._assignment.drop(self.partitions())
             self._keeper.nudge()
             pause = retry.delay(self._troubles, random.random(), cap_s=2.0)  # noqa: S311 - jitter, not a secret
@@ -109,38 +108,102 @@ class PartitionLoop:
 
     def _report_waiting(self) -> None:
         """No trouble but that of the Sessions that wait for another try."""
-        failures = [error for owned in self._assignment.owned.values() for error in owned.lot.failures()]
+        if not self._keeper.holds_its_share():
+            return
+        # Taking partitions over writes to the store: it can be written.
+        self._troubles = 0
+        failures = [error for lot in self._assignment.parking.values() for error in lot.failures()]
         if failures:
             self._report.meet(failures[0], f"Sessions that wait: {len(failures)}; {failures[0]}")
         else:
             self._report.end()
 
     def _turn(self) -> None:
-        """One round: leases, then either a batch or a wait for work."""
+        """Leases, then one round of work, or a look for some."""
         if self._keeper.failure is not None:
             raise self._keeper.failure
-        self._assignment.look_after(self._keeper)
+        if self._assignment.is_outdated(self._keeper):
+            self._take_in()  # while partitions change hands, nothing may be under way
+            self._assignment.look_after(self._keeper)
         self._prune()
         if not self._keeper.trusted():
             # The lease may have run out; a commit would be fenced off. The keeper goes on trying.
             time.sleep(self._settings.lease_ttl / 50)
             return
-        self._intake.claim()
+        if self._intake.suspected() is not None or self._intake.is_exhausted():
+            self._take_in()
+            self._intake.claim_suspect()
+            self._intake.resume()
         work = self._intake.next_round()
-        if work.claims:
-            reach(CrashPoint.AFTER_CLAIM)
-            self._process(work)
-            self._intake.end_trials(work.claims)
-        elif not self._assignment.ready:
-            self._await_work()
+        if work.is_trial:
+            self._try_alone(work)
+        elif work.claims:
+            self._work_on(work)
+        elif self._exchange.is_under_way:
+            self._take_in()
+        else:
+            self._exchange.send(claim=self._intake.next_claim(), wait_s=self._patience_s())
+            self._take_in()
 
-    def _process(self, work: Round) -> None:
-        ownerships = {partition: owned.ownership for partition, owned in self._assignment.owned.items()}
+    def _work_on(self, work: Round) -> None:
+        """One round: the server acknowledges the last one meanwhile, and claims the next."""
+        if self._assignment.ready and not self._exchange.is_under_way:
+            self._exchange.send(claim=self._intake.next_claim())
+        reach(CrashPoint.AFTER_CLAIM)
+        endings = self._process(work)
+        self._take_in()
+        self._exchange.send(endings, self._intake.next_claim() if self._assignment.ready else None)
+        self._ask_for_flushes()
+
+    def _try_alone(self, work: Round) -> None:
+        """A round of one suspect: nothing else is under way, so that only this one can be why this worker ends."""
+        self._take_in()
+        self._intake.begin_trial(work)
+        reach(CrashPoint.AFTER_CLAIM)
+        endings = self._process(work)
+        self._exchange.send(endings)
+        self._take_in()
+        self._ask_for_flushes()
+        self._intake.end_trial(work)
+
+    def _take_in(self) -> None:
+        """The end of what is under way: what was tried is acknowledged, and what was claimed is in hand."""
+        if not self._exchange.is_under_way:
+            return
+        received = self._exchange.receive()
+        self._intake.acknowledged(received.acknowledged)
+        self._intake.take(received.taken)
+        for ring in set(received.taken.rings):
+            self._heed(ring)
+
+    def _heed(self, ring: bytes) -> None:
+        """What somebody pushed on the wake list. Where a number was rung, the claim has looked already."""
+        if ring.isdigit() and len(ring) < _LONGEST_NUMBER:
+            self._intake.rung(PartitionId(self._topology.generation, int(ring)))
+        elif ring == b"lease":
+            self._keeper.nudge()
+        elif (reply := read_reply(ring)) is not None:
+            for lot in self._assignment.parking.values():
+                lot.flush_answered(reply, time.monotonic())
+        else:
+            self._assignment.ready.update(self._assignment.owned)
+            self._stragglers.move()
+
+    def _patience_s(self) -> float:
+        """How long to wait for a ring: 0 when something may be claimed, else until a parked Session's time has come."""
+        if self._assignment.ready:
+            return 0.0
+        due = [at for lot in self._assignment.parking.values() if (at := lot.next_due()) is not None]
+        return min([BLOCK_S, *(max(0.001, at - time.monotonic()) for at in due)])
+
+    def _process(self, work: Round) -> list[tuple[Claimed, Ending]]:
+        """Commit a round, and park what has to wait; the others, with their ends."""
+        owned = self._assignment.owned
+        ownerships = {partition: owned[partition].ownership for partition in {claim.partition for claim in work.claims}}
         processed = self._engine.process(work.claims, ownerships, self._live(work.claims), work.flushes)
         endings = [*processed.ended, *self._settle(work.claims, processed.deferred)]
-        acknowledge(self._queue, self._store, endings)
         self._intake.tried(work.claims)
-        self._ask_for_flushes()
+        return endings
 
     def _live(self, batch: Sequence[Claimed]) -> dict[str, LiveOwner]:
         """The live owners of a batch's Sessions: as the claims say, or asked for where that is unknown or old."""
@@ -150,7 +213,8 @@ class PartitionLoop:
             if not isinstance(claim, Claim):
                 continue
             session_id = claim.command.session_id
-            if not claim.owner_known or self._assignment.owned[claim.partition].lot.holds(session_id):
+            lot = self._assignment.parking.get(claim.partition)
+            if not claim.owner_known or (lot is not None and lot.holds(session_id)):
                 unknown.add(session_id)
             elif claim.owner is not None:
                 known[session_id] = claim.owner
@@ -170,11 +234,10 @@ class PartitionLoop:
         given_up: list[tuple[Claim, Ending]] = []
         now = time.monotonic()
         for partition, claims in tried.items():
-            owned = self._assignment.owned[partition]
-            if not (waiting.get(partition) or owned.lot):
-                continue
-            self._intake.look_again(partition)
-            given_up += owned.lot.settle(claims, waiting.get(partition, ()), now)
+            if waiting.get(partition) or partition in self._assignment.parking:
+                self._intake.look_again(partition)
+                given_up += self._assignment.owned[partition].lot.settle(claims, waiting.get(partition, ()), now)
+                self._assignment.note_parking(partition)
         if deferred:
             reach(CrashPoint.AFTER_PARKING)
         return given_up
@@ -182,33 +245,15 @@ class PartitionLoop:
     def _ask_for_flushes(self) -> None:
         """Sessions that wait for a flush by their owner are parked until it answers."""
         asked = [
-            (owned.lot, new_request_id(), owner)
-            for owned in self._assignment.owned.values()
-            for owner in owned.lot.flushes_needed()
+            (lot, new_request_id(), owner)
+            for lot in self._assignment.parking.values()
+            for owner in lot.flushes_needed()
         ]
         if asked:
             until = self._desk.request({request_id: owner for _, request_id, owner in asked})
             for lot, request_id, owner in asked:
                 lot.flush_requested(owner.session_id, request_id, until)
             reach(CrashPoint.AFTER_FLUSH_REQUEST)
-
-    def _await_work(self) -> None:
-        """Block until something is rung in, or a parked Session's time has come."""
-        due = [at for owned in self._assignment.owned.values() if (at := owned.lot.next_due()) is not None]
-        timeout = min([BLOCK_S, *(max(0.001, at - time.monotonic()) for at in due)])
-        wake = keys.wake(self._worker_id)
-        rung = self._redis.execute_command("BLMPOP", f"{timeout:.3f}", 1, wake, "LEFT", "COUNT", _HINTS)
-        for hint in set(rung[1]) if rung else ():
-            if hint.isdigit() and len(hint) < _LONGEST_NUMBER:
-                self._assignment.ready.add(PartitionId(self._topology.generation, int(hint)))
-            elif hint == b"lease":
-                self._keeper.nudge()
-            elif (reply := read_reply(hint)) is not None:
-                for owned in self._assignment.owned.values():
-                    owned.lot.flush_answered(reply, time.monotonic())
-            else:
-                self._assignment.ready.update(self._assignment.owned)
-                self._stragglers.move()
 
     def _prune(self) -> None:
         """Forget records that no duplicate can meet any more, a few at a time."""
@@ -224,9 +269,10 @@ class PartitionLoop:
     def _drain(self, *, put_back: bool) -> None:
         try:
             if put_back:
+                self._take_in()
                 self._assignment.release(self.partitions())
             reach(CrashPoint.BEFORE_LEAVING)
             self._report.withdraw()
             self._table.leave()
-        except RedisError as error:
+        except (RedisError, StoreUnavailable) as error:
             logger.warning("left without releasing; the leases run out by themselves: %s", error)

@@ -1,7 +1,6 @@
 """One partition as its owner holds it."""
 
 import time
-from collections.abc import Sequence
 
 from worker.claims import Claimed, Recovered
 from worker.engine import Ownership
@@ -17,10 +16,10 @@ class Owned:
         self.lot = lot
         self.suspects = left.commands if left.again else 0
         """Commands at the head of the queue, over which two owners ended."""
-        self.scarred = bereft and left.commands > 0 and not left.again
-        """One owner ended over commands, which are not done yet."""
+        self.scars = left.commands if bereft and not left.again else 0
+        """Commands that are not done yet, over which one owner ended."""
         self.since = time.monotonic()
-        self.waiting: Sequence[Claimed] = ()
+        self.waiting: list[Claimed] = []
         """Claimed, and not tried yet."""
 
     def held(self) -> int:

@@ -23,7 +23,7 @@ from tests.harness import serving, wait_until
 from tests.outcomes import stored_events
 from tests.processes import is_stopped, kill
 from tests.proxy import Proxy, runs
-from worker.claims import _finish
+from worker.claims import FINISH
 
 pytestmark = [pytest.mark.server, pytest.mark.process]
 
@@ -108,7 +108,7 @@ def disturb(system: Disturbed, cell: Cell, processes: ExitStack) -> Child:
     """A worker that is dead, or stands still, at the cell's place."""
     if cell.place == INSIDE_ACKNOWLEDGEMENT:
         proxy = processes.enter_context(Proxy(system.settings.redis_url))
-        trap = proxy.hold_reply(runs(_finish))
+        trap = proxy.hold_reply(runs(FINISH))
         worker = started(system, processes, "", url=proxy.url)
         trap.wait()
         kill(worker, signal.SIGKILL if cell.action is Action.KILL else signal.SIGSTOP)

@@ -17,7 +17,7 @@ from tests.harness import CREATED_AT, serving, settings_for, wait_until, write_s
 from tests.integration.rq_jobs import send, set_up, worker_process
 from tests.outcomes import assert_sound, is_idle, stored_events
 from tests.proxy import Proxy, Trap, runs
-from worker.claims import _claim, _finish
+from worker.claims import CLAIM, FINISH
 
 pytestmark = [pytest.mark.server, pytest.mark.process]
 
@@ -26,9 +26,9 @@ MESSAGES = ("m1", "m2", "m3")
 STUCK = "stuck"
 
 IN_HAND: dict[str, Callable[[Proxy], Trap]] = {
-    "claiming": lambda proxy: proxy.hold_reply(runs(_claim), nth=4),
-    "about to acknowledge": lambda proxy: proxy.hold_request(runs(_finish), nth=4),
-    "acknowledging": lambda proxy: proxy.hold_reply(runs(_finish), nth=4),
+    "claiming": lambda proxy: proxy.hold_reply(runs(CLAIM), nth=4),
+    "about to acknowledge": lambda proxy: proxy.hold_request(runs(FINISH), nth=4),
+    "acknowledging": lambda proxy: proxy.hold_reply(runs(FINISH), nth=4),
 }
 
 
@@ -37,7 +37,7 @@ def settings(valkey_url: str, redis_client: Redis, tmp_path: Path) -> Settings:
     settings = settings_for(valkey_url, tmp_path, max_attempts=1000, batch_size=32, event_retention=1_000_000)
     for session_id in (*SESSIONS, STUCK):
         write_session(settings, session_id, *MESSAGES)
-    for script in (_claim, _finish):
+    for script in (CLAIM, FINISH):
         redis_client.script_load(script.source)
     return settings
 

@@ -13,9 +13,8 @@ from feedback.partitions import PartitionId
 from persistence.sidecar.sqlite import SqliteStore
 from persistence.sidecar.sqlite_transaction import SqliteTransaction
 from persistence.sidecar.store import StoreTransaction
-from worker import acknowledge as acknowledging
-from worker import loop
 from worker.engine import Engine
+from worker.exchange import Exchange
 
 
 class Mutant(StrEnum):
@@ -54,7 +53,7 @@ def _fence_off() -> None:
 
 
 def _acknowledge_first() -> None:
-    honest, acknowledge = SqliteStore.transaction, acknowledging.acknowledge
+    honest, send = SqliteStore.transaction, Exchange.send
     doomed: list[bool] = []
 
     class _Undone(Exception):
@@ -68,13 +67,14 @@ def _acknowledge_first() -> None:
                 doomed.append(True)
                 raise _Undone
 
-    def answer(*args: Any) -> None:
-        acknowledge(*args)
+    def answer(self: Exchange, *args: Any, **kwargs: Any) -> None:
+        send(self, *args, **kwargs)
         if doomed:
+            self.abandon()  # which waits until it is answered
             os.kill(os.getpid(), signal.SIGKILL)
 
     SqliteStore.transaction = transaction  # type: ignore[method-assign]  # that is the point
-    loop.__dict__["acknowledge"] = answer
+    Exchange.send = answer  # type: ignore[method-assign]  # that is the point
 
 
 def _forgetful() -> None:

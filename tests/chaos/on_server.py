@@ -19,7 +19,7 @@ _SCRIPTS: tuple[Matcher, ...] = tuple(
     for path in sorted(_ROOT.glob("*/scripts/*.lua"))
     if not path.stem.startswith("dlq")
 )
-_COMMANDS = tuple(names(command) for command in ("BLMPOP", "XREAD", "BLPOP", "HMGET", "RPUSH", "HSET"))
+_COMMANDS = tuple(names(command) for command in ("BLMPOP", "BLMOVE", "XREAD", "BLPOP", "HMGET", "RPUSH", "HSET"))
 _HOUR_MS = 3_600_000
 _STEPS_MS = (-24 * _HOUR_MS, -_HOUR_MS, -5000, 5000, _HOUR_MS, 24 * _HOUR_MS)
 """Of the server's clock: far less than what it keeps records by."""

@@ -17,7 +17,7 @@ from persistence.session_log.events import exchange
 from persistence.sidecar import SqliteStore, open_store
 from persistence.sidecar.store import StoreTransaction
 from tests.harness import CREATED_AT, serving, settings_for, write_session
-from worker.claims import ClaimQueue
+from worker.claims import Call, ClaimQueue
 
 pytestmark = pytest.mark.server
 
@@ -46,7 +46,7 @@ def test_first_the_log_then_the_sidecar_is_made_durable_then_the_answer_goes_out
 ) -> None:
     steps: list[str] = []
     log = next(Path(settings.sessions).rglob("session.jsonl.zstd"))
-    fsync, transaction, finish = os.fsync, SqliteStore.transaction, ClaimQueue.finish
+    fsync, transaction, finish = os.fsync, SqliteStore.transaction, ClaimQueue.finish_call
 
     def noting_fsync(descriptor: int) -> None:
         fsync(descriptor)
@@ -60,13 +60,13 @@ def test_first_the_log_then_the_sidecar_is_made_durable_then_the_answer_goes_out
             yield one
         steps.append("sidecar")
 
-    def noting_finish(queue: ClaimQueue, *args: Any, **kwargs: Any) -> None:
+    def noting_finish(queue: ClaimQueue, *args: Any, **kwargs: Any) -> Call:
         steps.append("answer")
-        finish(queue, *args, **kwargs)
+        return finish(queue, *args, **kwargs)
 
     monkeypatch.setattr(os, "fsync", noting_fsync)
     monkeypatch.setattr(SqliteStore, "transaction", noting_transaction)
-    monkeypatch.setattr(ClaimQueue, "finish", noting_finish)
+    monkeypatch.setattr(ClaimQueue, "finish_call", noting_finish)
     with serving(settings, projector=False), FeedbackClient(redis_client) as client:
         assert isinstance(client.put("s", "m1", "positive"), Ok)
     assert steps == ["log", "sidecar", "answer"]

@@ -45,7 +45,7 @@ from tests.integration.rq_jobs import (
     worker_process,
 )
 from tests.proxy import Proxy, runs
-from worker.claims import _claim
+from worker.claims import CLAIM
 from worker.dead_letters import DeadLetters
 from worker.letters import choose_for_retry
 
@@ -259,9 +259,9 @@ def test_what_a_killed_worker_had_claimed_is_finished_first(
     partition = partition_of(settings, SESSION)
     claimed = [put_command(SESSION, f"m{number}") for number in range(3)]
     tickets = client.submit_many([request_of(command) for command in claimed])
-    redis_client.script_load(_claim.source)
+    redis_client.script_load(CLAIM.source)
     with Proxy(settings.redis_url) as proxy:
-        trap = proxy.hold_reply(runs(_claim))
+        trap = proxy.hold_reply(runs(CLAIM))
         through = msgspec.structs.replace(settings, redis_url=proxy.url)
         with worker_process(through) as process:
             trap.wait()

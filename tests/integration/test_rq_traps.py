@@ -46,7 +46,7 @@ from tests.integration.rq_jobs import (
 )
 from tests.integration.test_foreign_jobs import Canary, bomb, fired
 from tests.proxy import Proxy, Trap, runs
-from worker.claims import _claim, _finish
+from worker.claims import CLAIM, FINISH
 from worker.leases import _heartbeat
 
 pytestmark = pytest.mark.server
@@ -66,7 +66,7 @@ def settings(valkey_url: str, redis_client: Redis, tmp_path: Path) -> Settings:
 def prepare(redis: Redis, settings: Settings) -> None:
     write_session(settings, SESSION, *MESSAGES, "last")
     set_up(redis, settings)
-    for script in (_claim, _finish, _enqueue):
+    for script in (CLAIM, FINISH, _enqueue):
         redis.script_load(script.source)  # so that the first request of each is the one that counts
 
 
@@ -114,7 +114,7 @@ def assert_applied_once_in_order(redis: Redis, settings: Settings, commands: lis
         assert fetch(redis, command.command_id).get_status() is JobStatus.FINISHED
 
 
-@pytest.mark.parametrize("lost", [_claim, _finish], ids=["claim", "finish"])
+@pytest.mark.parametrize("lost", [CLAIM, FINISH], ids=["claim", "finish"])
 def test_1_lost_reply_loses_and_repeats_nothing(
     settings: Settings, commands: list[PutCommand], proxy: Proxy, redis_client: Redis, lost: Script
 ) -> None:
@@ -129,7 +129,7 @@ def test_1_every_connection_cut_at_once(
     settings: Settings, commands: list[PutCommand], proxy: Proxy, redis_client: Redis
 ) -> None:
     """With a batch claimed and not processed."""
-    trap = proxy.hold_reply(runs(_claim))
+    trap = proxy.hold_reply(runs(CLAIM))
     with serving(through(proxy, settings), projector=False):
         trap.wait()
         trap.cut()
@@ -152,9 +152,9 @@ def test_2_lost_reply_to_enqueue_enqueues_once(settings: Settings, proxy: Proxy,
 
 
 KILL_POINTS: dict[str, Callable[[Proxy], Trap]] = {
-    "claimed, not started": lambda proxy: proxy.hold_reply(runs(_claim)),
-    "committed, not acknowledged": lambda proxy: proxy.hold_request(runs(_finish)),
-    "acknowledged, not told": lambda proxy: proxy.hold_reply(runs(_finish)),
+    "claimed, not started": lambda proxy: proxy.hold_reply(runs(CLAIM)),
+    "committed, not acknowledged": lambda proxy: proxy.hold_request(runs(FINISH)),
+    "acknowledged, not told": lambda proxy: proxy.hold_reply(runs(FINISH)),
 }
 
 
@@ -243,7 +243,7 @@ def test_6_worker_survives_a_server_that_refuses(
         ):
             prepare(redis, settings)
             commands = enqueue_all(client)
-            trap = proxy.hold_request(runs(_claim))
+            trap = proxy.hold_request(runs(CLAIM))
             with serving(through(proxy, settings), projector=False):
                 trap.wait()
                 redis.execute_command(*begin)

@@ -26,9 +26,8 @@ from feedback.settings import Settings
 from tests.harness import serving, settings_for, wait_until, write_session
 from tests.integration.rating import items_of
 from tests.outcomes import assert_sound, published_events, stored_events
-from tests.proxy import runs
+from tests.proxy import Proxy, Trap, names
 from tests.watching import WatchingProxy
-from worker.claims import _claim
 
 pytestmark = pytest.mark.server
 
@@ -136,6 +135,15 @@ def test_a_split_brain_has_one_history(servers: tuple[str, str], tmp_path: Path)
         assert_sound(redis, settings, ids)
 
 
+def held_back(proxy: Proxy, redis: Redis) -> Trap:
+    """The worker, before it claims again: it is rung for, and comes around without work."""
+    trap = proxy.hold_request(names("BLMOVE"))
+    (worker,) = redis.smembers(keys.WORKERS)
+    redis.rpush(keys.wake(worker.decode() if isinstance(worker, bytes) else worker), "look")
+    trap.wait()
+    return trap
+
+
 def test_a_failover_may_lose_what_it_acknowledged(servers: tuple[str, str], tmp_path: Path) -> None:
     """The replica had fallen behind: answers, claims and events of the former primary are gone, the store has them.
 
@@ -149,9 +157,8 @@ def test_a_failover_may_lose_what_it_acknowledged(servers: tuple[str, str], tmp_
         with FeedbackClient.from_url(proxy.url) as client, serving(settings):
             before = put("b", "m1", "positive")
             assert client.submit(before).result().ok
-            trap = proxy.hold_request(runs(_claim))
+            trap = held_back(proxy, primary)
             told = [client.submit(waiting)]
-            trap.wait()
             replica.execute_command("REPLICAOF", *servers[0].removeprefix("redis://").removesuffix("/0").split(":"))
             wait_until(lambda: replica.exists(keys.job(str(waiting.command_id))), "the replica has it")
             replica.execute_command("REPLICAOF", "NO", "ONE")
@@ -159,9 +166,8 @@ def test_a_failover_may_lose_what_it_acknowledged(servers: tuple[str, str], tmp_
             told += client.submit_many(answered)
             answers = [ticket.result() for ticket in told]
             client.list("a", at_least=answers[-1].revision)
-            trap = proxy.hold_request(runs(_claim))
+            trap = held_back(proxy, primary)
             client.submit(lost)
-            trap.wait()
             trap.cut()
             primary.shutdown(nosave=True)
             proxy.redirect(servers[1])

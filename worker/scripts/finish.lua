@@ -1,24 +1,23 @@
 -- Acknowledge a batch: result + event + job finished or failed, and the claim dropped. Atomic, and safe to repeat.
 --
--- KEYS per partition: claimed list, event stream, RQ's finished registry, RQ's failed registry, owners hash
+-- KEYS[1] owners hash, then per partition: claimed list, event stream, RQ's finished registry, RQ's failed registry,
 --      then per Session that answers are about: its cached list
 -- ARGV[1] worker name          ARGV[2] result TTL in seconds   ARGV[3] failure TTL in seconds
 -- ARGV[4] events kept          ARGV[5] job key prefix          ARGV[6] result stream prefix
--- ARGV[7] now, as RQ writes times                              ARGV[8] per partition "1" (publish even past a gap) or "0"
--- ARGV[9] the partitions' numbers, each followed by a space
--- ARGV[10] the Sessions' revisions after these answers, each followed by a space   ARGV[11] TTL of a cached list
--- then per command, in claim order: index of its partition, id, kind, and
+-- ARGV[7] now, as RQ writes times   ARGV[8] number of partitions   ARGV[9] TTL of a cached list
+-- then per partition: its number, "1" to publish even past a gap (else "0"), number of commands, and
+-- per command of it, in claim order: id, kind, and
 --   kind "answered": result, revision, sequence, event
 --   kind "failed":   traceback, failure, name for RQ's tools, ""
 --   kind "gone":     "", "", "", ""        (its job no longer exists)
+-- then per Session: its revision after these answers
 --
 -- Events are published by sequence, and answers given while one is owed, whether or not the command is still
 -- claimed: the store has committed them. A failure stands nowhere but here: it counts only from the partition's
 -- owner, since another one may be applying the command by now.
 -- Reply: "ok", or {"gap", index of the partition, last sequence in its stream} and nothing was done: the
 -- stream lost events that the store has, publish those first.
-local FIELDS, FIRST, KEYS_EACH = 7, 12, 5
-local partitions = #ARGV[8]
+local FIELDS, FIRST, KEYS_EACH, SLICE = 6, 10, 4, 1000
 
 local function last_sequence(stream)
   if redis.call('EXISTS', stream) == 0 then
@@ -32,17 +31,29 @@ local function last_sequence(stream)
   end
 end
 
-local last = {}
-for i = FIRST, #ARGV, FIELDS do
-  if ARGV[i + 2] == 'answered' then
-    local p, sequence = tonumber(ARGV[i]), tonumber(ARGV[i + 5])
-    last[p] = last[p] or { stream = last_sequence(KEYS[KEYS_EACH * (p - 1) + 2]) }
-    local known = last[p].next or last[p].stream
-    if string.sub(ARGV[8], p, p) ~= '1' and sequence > known + 1 then
-      return { 'gap', p, last[p].stream }
+-- The partitions, each with its keys, the places of its commands in ARGV, and the last sequence in its stream.
+local partitions = {}
+local at = FIRST
+while #partitions < tonumber(ARGV[8]) do
+  local first, commands = at + 3, tonumber(ARGV[at + 2])
+  local claimed, stream, finished, failed = unpack(KEYS, KEYS_EACH * #partitions + 2, KEYS_EACH * #partitions + 5)
+  local p = { number = ARGV[at], first = first, last = first + FIELDS * (commands - 1), commands = commands,
+    claimed = claimed, stream = stream, finished = finished, failed = failed, only_answers = true }
+  for i = first, p.last, FIELDS do
+    if ARGV[i + 1] == 'answered' then
+      local sequence = tonumber(ARGV[i + 4])
+      p.published = p.published or last_sequence(stream)
+      local known = p.next or p.published
+      if ARGV[at + 1] ~= '1' and sequence > known + 1 then
+        return { 'gap', #partitions + 1, p.published }
+      end
+      p.next = math.max(known, sequence)
+    else
+      p.only_answers = false
     end
-    last[p].next = math.max(known, sequence)
   end
+  partitions[#partitions + 1] = p
+  at = p.last + FIELDS
 end
 
 -- What stands at a job's keys may be anybody's: nothing there may stop a batch half-way.
@@ -55,12 +66,13 @@ local function add_result(results, ttl, ...)
   redis.call('EXPIRE', results, ttl)
 end
 
-local function end_job(job, ttl, registry, id, expires, ...)
-  if redis.call('TYPE', job).ok == 'hash' then
-    redis.call('HSET', job, 'ended_at', ARGV[7], 'worker_name', ARGV[1], ...)
-    redis.call('EXPIRE', job, ttl)
-    redis.pcall('ZADD', registry, expires, id)
+-- Whether there was a job to end. `EXPIRE` tells: a hash must not come into being here.
+local function end_job(job, ttl, ...)
+  if redis.call('EXPIRE', job, ttl) == 0 then
+    return false
   end
+  local set = redis.pcall('HSET', job, 'ended_at', ARGV[7], 'worker_name', ARGV[1], ...)
+  return type(set) == 'number'
 end
 
 -- Whether somebody may wait for an answer that no claim stands for any more.
@@ -69,6 +81,22 @@ local function is_owed(job, results)
     return redis.call('EXISTS', results) == 0
   end
   return redis.pcall('HGET', job, 'status') == 'queued'
+end
+
+-- Whether a partition's commands are its oldest claims, in order, as they nearly always are: then all claims are
+-- dropped at once, else one by one.
+local function dropped_at_once(p)
+  if p.commands == 1 or not (p.only_answers or p.mine) then
+    return false
+  end
+  local oldest = redis.call('LRANGE', p.claimed, 0, p.commands - 1)
+  for n = 1, p.commands do
+    if oldest[n] ~= ARGV[p.first + FIELDS * (n - 1)] then
+      return false
+    end
+  end
+  redis.call('LTRIM', p.claimed, p.commands, -1)
+  return true
 end
 
 -- Whoever reads a cached list without the store must not be shown one that is older than an answer: the revision is
@@ -83,63 +111,85 @@ local function note_latest(list, revision)
     redis.call('HSET', list, 'latest', revision)
   end
   if not known then
-    redis.call('EXPIRE', list, ARGV[11])
+    redis.call('EXPIRE', list, ARGV[9])
   end
 end
 
-local mine = {}
-for number in string.gmatch(ARGV[9], '%d+') do
-  mine[#mine + 1] = redis.call('HGET', KEYS[KEYS_EACH * (#mine + 1)], number) == ARGV[1]
+local list = KEYS_EACH * #partitions + 1
+for i = at, #ARGV do
+  list = list + 1
+  note_latest(KEYS[list], ARGV[i])
 end
 
 local time = redis.call('TIME')
 local now = tonumber(time[1])
 local result_ttl, failure_ttl = tonumber(ARGV[2]), tonumber(ARGV[3])
-local list = KEYS_EACH * partitions
-for revision in string.gmatch(ARGV[10], '%d+') do
-  list = list + 1
-  note_latest(KEYS[list], revision)
-end
-for i = FIRST, #ARGV, FIELDS do
-  local p, id, kind = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
-  local claimed, stream, finished, failed = unpack(KEYS, KEYS_EACH * (p - 1) + 1, KEYS_EACH * p - 1)
-  local job = ARGV[5] .. id
-  if kind == 'answered' and tonumber(ARGV[i + 5]) > last[p].stream then
-    last[p].stream = tonumber(ARGV[i + 5])
-    redis.call('XADD', stream, 'MAXLEN', '~', ARGV[4], ARGV[i + 5] .. '-0', 'event', ARGV[i + 6])
+
+local function fail(p, i)
+  -- RQ's tools stop at an id that is not of its kind, a key that is no hash, and a hash without data, and
+  -- then list nothing at all: such a job is made one that they can show.
+  local id, name = ARGV[i], ARGV[i + 4]
+  local job, shown = ARGV[5] .. id, ARGV[5] .. name
+  local found = redis.call('TYPE', job).ok
+  if found ~= 'none' and found ~= 'hash' then
+    redis.call('DEL', job)
+  elseif found == 'hash' and name ~= id then
+    redis.call('RENAME', job, shown)
   end
-  if kind == 'answered' then
-    -- Once for each copy that was delivered; and if the claim was lost with Redis's memory, for who still waits.
-    if redis.call('LREM', claimed, -1, id) == 1 or is_owed(job, ARGV[6] .. id) then
-      add_result(ARGV[6] .. id, result_ttl, 'type', 1, 'return_value', ARGV[i + 3], 'revision', ARGV[i + 4])
-      end_job(job, result_ttl, finished, id, now + result_ttl, 'status', 'finished')
-      redis.pcall('ZREM', failed, id)
+  if found ~= 'none' then
+    redis.call('HSETNX', shown, 'data', '')
+    redis.call('HDEL', shown, 'deaths') -- an operator's retry begins anew
+    -- A Session's commands fail in queue order the first time: retried, they go back in this order.
+    redis.call('HSETNX', shown, 'first_failed', time[1] .. string.format('%06d', time[2]) .. '-' .. i)
+  end
+  add_result(ARGV[6] .. name, failure_ttl, 'type', 2, 'exc_string', ARGV[i + 2])
+  if end_job(shown, failure_ttl, 'status', 'failed', 'failure', ARGV[i + 3]) then
+    redis.pcall('ZADD', p.failed, now + failure_ttl, name)
+  end
+end
+
+-- RQ's registries: in slices, for `unpack` takes some 8000 at most.
+local function register_finished(p, ids)
+  local expires = now + result_ttl
+  for from = 1, #ids, SLICE do
+    local scored = {}
+    for n = from, math.min(from + SLICE - 1, #ids) do
+      scored[#scored + 1], scored[#scored + 2] = expires, ids[n]
     end
-  elseif mine[p] and redis.call('LREM', claimed, -1, id) == 1 then
-    if kind == 'failed' then
-      -- RQ's tools stop at an id that is not of its kind, a key that is no hash, and a hash without data, and
-      -- then list nothing at all: such a job is made one that they can show.
-      local name = ARGV[i + 5]
-      local shown = ARGV[5] .. name
-      local found = redis.call('TYPE', job).ok
-      if found ~= 'none' and found ~= 'hash' then
-        redis.call('DEL', job)
-      elseif found == 'hash' and name ~= id then
-        redis.call('RENAME', job, shown)
-      end
-      if found ~= 'none' then
-        redis.call('HSETNX', shown, 'data', '')
-        redis.call('HDEL', shown, 'deaths') -- an operator's retry begins anew
-        -- A Session's commands fail in queue order the first time: retried, they go back in this order.
-        redis.call('HSETNX', shown, 'first_failed', time[1] .. string.format('%06d', time[2]) .. '-' .. i)
-      end
-      add_result(ARGV[6] .. name, failure_ttl, 'type', 2, 'exc_string', ARGV[i + 3])
-      end_job(shown, failure_ttl, failed, name, now + failure_ttl, 'status', 'failed', 'failure', ARGV[i + 4])
+    redis.pcall('ZADD', p.finished, unpack(scored))
+  end
+  if #ids > 0 and redis.call('EXISTS', p.failed) == 1 then
+    for from = 1, #ids, SLICE do
+      redis.pcall('ZREM', p.failed, unpack(ids, from, math.min(from + SLICE - 1, #ids)))
     end
   end
 end
-for p = 1, partitions do
-  redis.pcall('ZREMRANGEBYSCORE', KEYS[KEYS_EACH * p - 2], '-inf', now)
-  redis.pcall('ZREMRANGEBYSCORE', KEYS[KEYS_EACH * p - 1], '-inf', now)
+
+for _, p in ipairs(partitions) do
+  p.mine = not p.only_answers and redis.call('HGET', KEYS[1], p.number) == ARGV[1]
+  local all_dropped = dropped_at_once(p)
+  local finished = {}
+  for i = p.first, p.last, FIELDS do
+    local id, kind = ARGV[i], ARGV[i + 1]
+    if kind == 'answered' then
+      if tonumber(ARGV[i + 4]) > p.published then
+        p.published = tonumber(ARGV[i + 4])
+        redis.call('XADD', p.stream, 'MAXLEN', '~', ARGV[4], ARGV[i + 4] .. '-0', 'event', ARGV[i + 5])
+      end
+      -- Once for each copy that was delivered; and if the claim was lost with Redis's memory, for who still waits.
+      local job, results = ARGV[5] .. id, ARGV[6] .. id
+      if all_dropped or redis.call('LREM', p.claimed, -1, id) == 1 or is_owed(job, results) then
+        add_result(results, result_ttl, 'type', 1, 'return_value', ARGV[i + 2], 'revision', ARGV[i + 3])
+        if end_job(job, result_ttl, 'status', 'finished') then
+          finished[#finished + 1] = id
+        end
+      end
+    elseif p.mine and (all_dropped or redis.call('LREM', p.claimed, -1, id) == 1) and kind == 'failed' then
+      fail(p, i)
+    end
+  end
+  register_finished(p, finished)
+  redis.pcall('ZREMRANGEBYSCORE', p.finished, '-inf', now)
+  redis.pcall('ZREMRANGEBYSCORE', p.failed, '-inf', now)
 end
 return 'ok'
