@@ -18,6 +18,7 @@ from gateway.web.origins import is_loopback
 from gateway.web.problems import RETRY_AFTER_S, Refused, problem, refused
 
 _CHALLENGE = 'Bearer realm="session-feedback"'
+_OF_PROXIES = frozenset({"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"})
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +44,10 @@ class Authenticator:
             Refused: 401 without a token that counts; 503 when that cannot be told now.
         """
         if not self.is_required:
+            if not _OF_PROXIES.isdisjoint(headers.keys()):
+                raise _unauthorized(
+                    "Through a proxy nobody gets in before there are tokens (feedback token create).", ""
+                )
             return ANYBODY
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token:
@@ -88,12 +93,21 @@ def authenticator_for(settings: Settings) -> Authenticator:
         keys = KeySet(settings.gateway_issuer)
         issuer = Issuer(keys, settings.gateway_issuer, settings.gateway_audience)
     found = Authenticator(tokens, issuer)
-    if not is_loopback(settings.gateway_host) and not found.is_required:
+    if not found.is_required:
+        _refuse_exposure(settings)
+    return found
+
+
+def _refuse_exposure(settings: Settings) -> None:
+    """Raises SettingsInvalid where others than this machine could reach a gateway at which nobody is asked."""
+    exposed = f"gateway_host: {settings.gateway_host}" if not is_loopback(settings.gateway_host) else ""
+    if settings.gateway_hosts:
+        exposed = exposed or f"gateway_hosts: {settings.gateway_hosts}"
+    if exposed:
         raise SettingsInvalid(
-            f"gateway_host: {settings.gateway_host} is not the loopback, and nobody would have to say who they are: "
+            f"{exposed} is not the loopback, and nobody would have to say who they are: "
             "create a token first (`feedback token create LABEL`), or set gateway_issuer"
         )
-    return found
 
 
 def check_scope(principal: Principal, scope: Scope) -> None:

@@ -13,6 +13,12 @@ _UUID = {"type": "string", "format": "uuid"}
 _ETAG = {"ETag": {"schema": {"type": "string"}, "required": True, "description": "The item's version, quoted."}}
 _REVISION = {REVISION: {"schema": {"type": "integer", "minimum": 0}, "description": "The Session's revision."}}
 _RETRY = {"Retry-After": {"schema": {"type": "integer", "minimum": 0}, "required": True}}
+_AT_LEAST = {
+    "name": "atLeast",
+    "in": "query",
+    "schema": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
+    "description": "A revision that the answer must have reached.",
+}
 
 _SAME = {"path.session": "$request.path.session", "path.message": "$request.path.message"}
 _UNDER_VERSION = _SAME | {"header.If-Match": "$response.header.ETag"}
@@ -87,12 +93,10 @@ def _remote(verb: str) -> dict[str, Any]:
 
 
 def _list() -> dict[str, Any]:
-    revision = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
-    at_least = {"name": "atLeast", "in": "query", "schema": revision, "description": "A revision to have been reached."}
     return {
         "operationId": "listFeedback",
         "summary": "A Session's feedback, in order of first creation.",
-        "parameters": [at_least],
+        "parameters": [_AT_LEAST],
         "responses": _responses({HTTPStatus.OK: _json("ItemList", _REVISION)}, HTTPStatus.NOT_FOUND),
     }
 
@@ -104,7 +108,7 @@ def _get() -> dict[str, Any]:
     return {
         "operationId": "getFeedback",
         "summary": "The feedback on one message.",
-        "parameters": [if_none_match],
+        "parameters": [if_none_match, _AT_LEAST],
         "responses": _responses(good, HTTPStatus.NOT_FOUND),
     }
 

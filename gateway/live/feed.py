@@ -63,15 +63,19 @@ class Feed:
                 if not await self._recheck():
                     return
                 yield _HEARTBEAT
-            if self._hub.is_closing:
-                return
             try:
-                async for chunk in self._beginning():
-                    yield chunk
-                async for chunk in self._live():
-                    yield chunk
+                for part in (self._beginning, self._live):
+                    if self._is_over():
+                        return
+                    async for chunk in part():
+                        yield chunk
+                        if self._is_over():
+                            return
             finally:
                 self._hub.remove(self._subscription)
+
+    def _is_over(self) -> bool:
+        return self._hub.is_closing
 
     async def _beginning(self) -> AsyncGenerator[bytes, None]:
         """What was missed since the last event that the subscriber saw; ends with the subscription in the hub."""
@@ -146,7 +150,7 @@ class Feed:
         """What comes, with a heartbeat in between."""
         recheck_at = monotonic() + self._heartbeat_s
         mark_at = monotonic() + _MARK_EVERY_S
-        while not self._hub.is_closing:
+        while not self._is_over():
             item = await self._subscription.take(self._heartbeat_s)
             if self._subscription.is_overrun:
                 yield _GONE

@@ -127,9 +127,10 @@ class EventHub:
             for subscription in self._everybody():
                 subscription.close()
         finally:
-            self._ready.clear()
-            self._followed, self._positions, self._behind_since = None, {}, {}
-            self._next_look, self._reader = 0.0, None
+            self._reader, self._next_look = None, 0.0
+            if not self.is_closing:
+                self._ready.clear()
+                self._followed, self._positions, self._behind_since = None, {}, {}
 
     async def _round_patiently(self) -> None:
         try:

@@ -40,7 +40,7 @@ class ClientRequest(
     payload: _Payload
 
 
-class _Details(Struct, frozen=True):
+class Details(Struct, frozen=True):
     """Nothing: the original has no details of an internal error either."""
 
 
@@ -49,7 +49,7 @@ class InternalError(Struct, frozen=True, kw_only=True):
 
     code: Literal["internal"] = "internal"
     message: str
-    details: _Details = _Details()
+    details: Details = Details()
 
 
 class Succeeded(Struct, frozen=True, kw_only=True):

@@ -81,6 +81,7 @@ def test_nobody_gets_in_without_a_token_that_counts(guarded: Settings, tokens: T
     )
     with gateway_serving(guarded) as url, caller(url) as client:
         assert client.get(LIST).status_code == 200, "no tokens yet, and only this machine"
+        assert client.get(LIST, headers={"X-Forwarded-For": "192.0.2.1"}).status_code == 401
         token = create(tokens)
         described = client.get("/openapi.json").json()["paths"]
         assert sorted(described) == sorted({"/healthz", "/readyz", *(path_of(url_path) for _, url_path in everywhere)})
@@ -176,6 +177,8 @@ def test_off_the_loopback_it_refuses_to_start_without_authentication(settings: S
     public = msgspec.structs.replace(settings, gateway_host="0.0.0.0", gateway_tokens=str(tokens.path))
     with pytest.raises(SettingsInvalid, match=r"0\.0\.0\.0 is not the loopback.*feedback token create"):
         Gateway(public)
+    with pytest.raises(SettingsInvalid, match=r"gateway_hosts: a\.example is not the loopback"):
+        Gateway(msgspec.structs.replace(public, gateway_host="127.0.0.1", gateway_hosts="a.example"))
     for issuer, audience, reason in (
         ("https://issuer.example", "", "gateway_audience"),
         ("http://issuer.example", "a", "no https URL"),

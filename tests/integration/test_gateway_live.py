@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,9 +19,10 @@ from feedback.model import Item
 from feedback.partitions import PartitionId, Topology
 from gateway.live.feed import Feed
 from gateway.live.hub import EventHub
+from persistence.sidecar import open_store
 from tests.harness import serving, settings_for, wait_until, write_session
 from tests.integration.gateway_serving import Sent, caller, gateway_serving, item_path, listening
-from worker.topology import publish
+from worker import topology as topologies
 
 pytestmark = pytest.mark.server
 
@@ -37,7 +38,7 @@ class Streams:
 
     def use(self, topology: Topology) -> None:
         self.topology = topology
-        publish(self.redis, topology)
+        topologies.publish(self.redis, topology)
         self.sequences = dict.fromkeys(topology.all_partitions(), 0)
 
     def partition(self, session_id: str) -> PartitionId:
@@ -234,6 +235,30 @@ def test_a_change_of_partitions_is_followed(client: httpx.Client, streams: Strea
         assert next(events).id == newer
     with listening(client, "/sessions/s/events", "1:1.1") as events:
         assert next(events).name == "reload"
+
+
+def test_a_change_of_partitions_under_workers_loses_no_event(
+    redis_client: Redis, valkey_url: str, tmp_path: Path
+) -> None:
+    """With real workers and a real projector: every put before and after it comes, in order, to whoever listens."""
+    settings = settings_for(valkey_url, tmp_path, gateway_port=0, gateway_timeout=30, partitions=0)
+    write_session(settings, "s", *(f"m{number}" for number in range(12)))
+    with (
+        serving(settings),
+        closing(open_store(settings.sidecar_url)) as store,
+        gateway_serving(settings) as url,
+        caller(url) as client,
+        listening(client, "/sessions/s/events") as events,
+    ):
+        next(events)
+        for number in range(12):
+            if number == 6:
+                topologies.change(redis_client, store, 5)
+            put = client.put(item_path("s", f"m{number}"), json={"rating": "positive"}, headers={"If-None-Match": "*"})
+            assert put.status_code == 201
+        sent = [next(events) for _ in range(12)]
+    assert [one.data["messageId"] for one in sent] == [f"m{number}" for number in range(12)]
+    assert {one.data["eventId"].partition("-")[0] for one in sent} == {"1", "2"}
 
 
 def test_readers_stay_while_redis_goes_away_and_comes_back(tmp_path: Path) -> None:
