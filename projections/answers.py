@@ -129,13 +129,13 @@ class Answers:
             fills: list[CachedList] = []
             for key, identity in wanted.items():
                 row, cached = rows.get(key), snapshot.views.get(key)
-                if cached is not None and key not in false and _is_of(cached, row):
+                noted = snapshot.latest.get(key)
+                if cached is not None and key not in false and _is_of(cached, row) and noted == cached.revision:
                     views[key] = cached
                 else:
                     views[key] = (load(self._store, key) if row else None) or _unrated(key, identity)
                     fills.append(views[key])
-            noted = snapshot.latest.keys() - false
-            if not fills or self._cache.store(snapshot.era, fills, noted=noted):
+            if not fills or self._cache.store(snapshot.era, fills, noted=snapshot.latest.keys() - false):
                 return views
         raise StoreUnavailable("the cached lists are being made anew again and again")
 

@@ -32,10 +32,12 @@ for k = 3, #KEYS do
   local latest = tonumber(entry[3] or '')
   if ARGV[i + 2] == '1' and not latest then
     reply = 2
-  elseif not cached or cached < tonumber(revision) then
+  else
     -- The latest revision that anybody was told of never goes back, whatever era the list is of.
     local newest = latest and latest >= tonumber(revision) and entry[3] or revision
-    if body ~= '' then
+    if cached and cached >= tonumber(revision) then
+      redis.call('HSET', key, 'latest', newest)
+    elseif body ~= '' then
       redis.call('HSET', key, 'era', ARGV[1], 'revision', revision, 'latest', newest, 'body', body)
     else
       redis.call('HSET', key, 'latest', newest)
