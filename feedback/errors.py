@@ -126,6 +126,10 @@ class StoreMoved(StoreForeign):
     """
 
 
+class MigrationFailed(FeedbackError):
+    """A store that was copied is not what its source is. Neither serves before the transfer is given up."""
+
+
 class Fenced(FeedbackError):
     """Another owner holds a newer epoch of the partition: nothing was committed."""
 
@@ -188,6 +192,21 @@ class FlushFailed(FeedbackError):
     """The Session's live owner could not flush its log."""
 
     disposition = Disposition.RETRYABLE
+
+
+class AgentUnanswered(FeedbackError):
+    """The agent of the host where the Session's log lies did not answer in time, or there is none; `host` names it."""
+
+    disposition = Disposition.RETRYABLE
+
+    def __init__(self, host: str, reason: str) -> None:
+        super().__init__(f"the agent of host {host!r}: {reason}")
+        self.host = host
+        self.reason = reason
+
+
+class HostUnknown(FeedbackError):
+    """Nobody said on which host the Session's log lies, and whoever should look sees no logs itself."""
 
 
 class ProcessEnded(FeedbackError):

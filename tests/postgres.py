@@ -225,7 +225,7 @@ class Databases:
 
 _EMPTY: LiteralString = """
     DO $$ BEGIN
-        IF to_regclass('session_feedback.session') IS NOT NULL THEN
+        IF to_regclass('session_feedback.session') IS NOT NULL AND to_regproc('session_feedback.sealed') IS NULL THEN
             SET LOCAL search_path = session_feedback;
             DELETE FROM session; DELETE FROM item; DELETE FROM command; DELETE FROM fence; DELETE FROM transfer;
             DELETE FROM meta WHERE name NOT IN ('application', 'schema', 'sessions');

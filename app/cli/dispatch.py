@@ -29,6 +29,7 @@ _COMMANDS = {
     "status": ("status", "show owners, queues and the projection's lag"),
     "import": ("import_interchange", "take in feedback that the original stored, while everything runs"),
     "export": ("export", "write ratings to files, in one of several formats"),
+    "migrate": ("migrate", "move the store between SQLite and PostgreSQL"),
     "dlq": ("dlq", "list, show, retry or drop commands that failed"),
     "rebuild": ("rebuild", "make the cached lists anew, while everything runs"),
     "doctor": ("doctor", "check server, store and log root, and say what to do"),

@@ -130,7 +130,7 @@ class PostgresStore:
         with self._connections.connected() as session:
             if schema.stored_version(session, self._connections.location) < schema.SCHEMA_VERSION:
                 schema.migrate(session, self._connections.location)
-            schema.require(session, self._connections.location)
+            schema.refuse_moved_away(session, self._connections.location)
 
     @classmethod
     def find(cls, url: str) -> "PostgresStore | None":

@@ -122,9 +122,10 @@ class Session(psycopg.Connection[TupleRow]):
 class PostgresConnections:
     """A bounded pool for one database. May be used from any thread, but not in a child after a fork."""
 
-    def __init__(self, parameters: Parameters) -> None:
-        """Nothing is opened yet."""
+    def __init__(self, parameters: Parameters, *, serving: bool = True) -> None:
+        """Nothing is opened yet. Not `serving`, it may be a store that was moved or is being moved."""
         self.location = location(parameters)
+        self._serving = serving
         self._conninfo = make_conninfo(**parameters)
         self._lock = threading.Lock()
         self._process = os.getpid()
@@ -274,6 +275,8 @@ class PostgresConnections:
         try:
             with self.guard(session):
                 schema.require(session, self.location)
+                if self._serving:
+                    schema.refuse_moved_away(session, self.location)
         except BaseException:
             session.close()
             raise

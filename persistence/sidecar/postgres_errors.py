@@ -5,7 +5,7 @@ from typing import NamedTuple
 import psycopg
 from psycopg import errors
 
-from feedback.errors import FeedbackError, StoreUnavailable
+from feedback.errors import FeedbackError, StoreMoved, StoreUnavailable
 
 _REASONS = {
     "25006": "it takes no writes: a standby, or set to read only",
@@ -30,6 +30,9 @@ _REASONS = {
 }
 _LOGIN_REFUSED = "28"
 
+SEALED = "FB001"
+"""Our own: the store is being moved (`persistence.sidecar.transfer`)."""
+
 _RAN_INTO_OTHERS = (errors.SerializationFailure, errors.DeadlockDetected)
 
 
@@ -48,8 +51,8 @@ def is_fatal(error: psycopg.Error) -> bool:
 
 
 def is_elsewhere(error: psycopg.Error) -> bool:
-    """The server that we talk to is the primary no more; connecting anew may find the one that is."""
-    return isinstance(error, errors.ReadOnlySqlTransaction)
+    """What we talk to is the primary, or the store, no more; connecting anew finds the one that is, or says so."""
+    return isinstance(error, errors.ReadOnlySqlTransaction | errors.UndefinedTable)
 
 
 class Said(NamedTuple):
@@ -72,6 +75,8 @@ def translate(error: psycopg.Error, location: str, parting: Said | None = None) 
     text = " ".join(said.text.split())
     if isinstance(error, psycopg.IntegrityError | psycopg.DataError):
         return ValueError(f"the changes contradict each other or what is stored: {text}")
+    if said.state == SEALED:
+        return StoreMoved(f"sidecar store {location}: {text}")
     if said.state is None:
         reason = "out of reach" if isinstance(error, psycopg.OperationalError) else "failed"
     elif said.state.startswith(_LOGIN_REFUSED):

@@ -129,13 +129,16 @@ def require(connection: "psycopg.Connection[TupleRow]", location: str) -> None:
 
     Raises:
         StoreForeign: as `stored_version`.
-        StoreMoved: it was moved elsewhere, or is an unfinished copy.
         StoreUnavailable: nothing of ours is there any more, or an older state of it.
     """
     version = stored_version(connection, location)
     if version != SCHEMA_VERSION:
         found = f"schema {version} stands there now: start this process anew" if version else "emptied while in use"
         raise StoreUnavailable(f"sidecar store {location}: {found}")
+
+
+def refuse_moved_away(connection: "psycopg.Connection[TupleRow]", location: str) -> None:
+    """Raise `StoreMoved` where the store was moved elsewhere, or is an unfinished copy."""
     refuse_moved(location, connection.execute(TRANSFERS).fetchall())
 
 

@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Iterator
 
 from feedback.errors import StoreForeign, StoreUnavailable
+from persistence.sidecar.moved import refuse_moved
 
 APPLICATION_ID = 0x46424B53
 """'FBKS' in the database header: how `file` and this program tell our stores from other databases."""
@@ -69,7 +70,18 @@ _INITIAL = (
 # more; within stretches of 2,048 numbers a batch's entries share a few pages, and a history is a seek a stretch.
 _HISTORY = ("CREATE INDEX command_history ON command (generation, partition, sequence >> 11, session)",)
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_INITIAL, _HISTORY)
+# A store's part in moving from one engine to another (`persistence.sidecar.transfer`).
+_TRANSFER = (
+    """CREATE TABLE transfer (
+        role TEXT PRIMARY KEY CHECK (role IN ('source', 'target')),
+        id BLOB NOT NULL,
+        peer TEXT NOT NULL,
+        finished INTEGER NOT NULL,
+        progress BLOB NOT NULL
+    ) STRICT, WITHOUT ROWID""",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_INITIAL, _HISTORY, _TRANSFER)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 
@@ -117,6 +129,11 @@ def migrate(connection: sqlite3.Connection, location: str, *, create: bool) -> N
     if version < SCHEMA_VERSION:
         with _transaction(connection, "BEGIN IMMEDIATE"):
             _apply(connection, stored_version(connection, location))
+
+
+def refuse_moved_away(connection: sqlite3.Connection, location: str) -> None:
+    """Raise `StoreMoved` where the store was moved elsewhere, or is an unfinished copy."""
+    refuse_moved(location, connection.execute("SELECT role, peer, finished FROM transfer").fetchall())
 
 
 @contextlib.contextmanager

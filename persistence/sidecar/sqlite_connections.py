@@ -44,8 +44,10 @@ class _Connection(sqlite3.Connection):
 class SqliteConnections:
     """A pool for one database file. May be used from any thread, but not in a child after a fork."""
 
-    def __init__(self, path: Path, busy_timeout: float, *, durable: bool) -> None:
+    def __init__(self, path: Path, busy_timeout: float, *, durable: bool, serving: bool = True) -> None:
         """Open the first connection, making the database where there is none (but never its directory).
+
+        Not `serving`, it may be a store that was moved or is being moved.
 
         Raises:
             StoreForeign: not a SQLite database, another program's, or a newer schema. Nothing was changed in it.
@@ -54,6 +56,7 @@ class SqliteConnections:
         self.busy_timeout = busy_timeout
         self.location = str(path)
         self._durable = durable
+        self._serving = serving
         # As SQLite does: the log lies beside the real file.
         self._path = Path(os.path.realpath(path))
         self._lock = threading.Lock()
@@ -172,6 +175,8 @@ class SqliteConnections:
             for pragma in _PRAGMAS:
                 connection.execute(pragma)
             schema.migrate(connection, self.location, create=create)
+            if self._serving:
+                schema.refuse_moved_away(connection, self.location)
             self._use_wal(connection)
             if self._durable:
                 self._settle()

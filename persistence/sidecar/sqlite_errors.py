@@ -5,7 +5,7 @@ import sqlite3
 import stat
 from pathlib import Path
 
-from feedback.errors import FeedbackError, StoreForeign, StoreUnavailable
+from feedback.errors import FeedbackError, StoreForeign, StoreMoved, StoreUnavailable
 
 _REASONS = {
     sqlite3.SQLITE_BUSY: "locked by another process for too long",
@@ -52,6 +52,8 @@ def translate(error: sqlite3.Error, location: str) -> FeedbackError | ValueError
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     if code == sqlite3.SQLITE_NOTADB:
         return StoreForeign(f"sidecar store {location}: not a SQLite database; not touched")
+    if name == "SQLITE_CONSTRAINT_TRIGGER":
+        return StoreMoved(f"sidecar store {location}: {error}")
     if code == sqlite3.SQLITE_CONSTRAINT:
         return ValueError(f"the changes contradict each other or what is stored: {error}")
     if code is None and isinstance(error, sqlite3.OperationalError):
