@@ -1,6 +1,6 @@
 """What one subscriber is sent, as server-sent events (WHATWG HTML, section 9.2): what it missed, then what comes."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from time import monotonic
 
 import msgspec
@@ -54,6 +54,7 @@ class Feed:
         self._heartbeat_s = heartbeat_s
         self._subscription = Subscription(session_id)
         self._seen: dict[PartitionId, int] = {}
+        self._revision: int | None = None
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Pieces of the stream, as they come, until the hub closes, the subscriber may no longer, or is too slow."""
@@ -143,7 +144,8 @@ class Feed:
                     raise _Missed("unreadable")
                 after = row.sequence
                 if self._session_id in (None, delivery.session_id):
-                    yield self._sent(delivery)
+                    for chunk in self._sent(delivery):
+                        yield chunk
             self._seen[partition] = after
 
     async def _live(self) -> AsyncGenerator[bytes, None]:
@@ -157,7 +159,8 @@ class Feed:
                 return
             match item:
                 case Delivery():
-                    yield self._sent(item)
+                    for chunk in self._sent(item):
+                        yield chunk
                 case Gap():
                     yield self._reload(item.reason)
                     yield self._marked(b"")
@@ -173,12 +176,15 @@ class Feed:
                     return
                 recheck_at = monotonic() + self._heartbeat_s
 
-    def _sent(self, delivery: Delivery) -> bytes:
-        """An event; of one Session, its own id says where the subscriber is."""
-        mark = (
-            b"" if self._session_id is None else f"id: {mark_of_one(delivery.partition, delivery.sequence)}\n".encode()
-        )
-        return b"%sevent: %b\ndata: %b\n\n" % (mark, delivery.name.encode(), delivery.data)
+    def _sent(self, delivery: Delivery) -> Iterator[bytes]:
+        """An event. Of one Session, its id says where the subscriber is, and its revision whether one is missing."""
+        mark = b""
+        if self._session_id is not None:
+            mark = f"id: {mark_of_one(delivery.partition, delivery.sequence)}\n".encode()
+            if self._revision is not None and delivery.before > self._revision:
+                yield self._reload("lost")
+            self._revision = delivery.revision
+        yield b"%sevent: %b\ndata: %b\n\n" % (mark, delivery.name.encode(), delivery.data)
 
     def _reload(self, reason: Reason) -> bytes:
         """Events will not come that the subscriber has not seen: load what they are about."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
 
@@ -10,9 +10,9 @@ import msgspec
 from redis import asyncio as aio
 from redis.exceptions import RedisError
 
-from feedback.events import Event, decode_event
+from feedback.events import Event, FeedbackDeleted, FeedbackPut, decode_event
 from feedback.partitions import PartitionId
-from gateway.live.streams import Followed, Row, last_sequences, read_followed, read_new
+from gateway.live.streams import Followed, Row, last_sequences, read_followed, read_new, read_range
 from gateway.live.subscriptions import Delivery, Gap, Reason, Subscription
 
 MOST_LISTENERS = 1000
@@ -165,11 +165,19 @@ class EventHub:
         if self._followed is None or not _continues(self._followed, found):
             self._start_at(found, last)
         elif found != self._followed:
+            await self._finish(set(self._positions).difference(found.partitions))
             # Whatever a new generation has already is still to be read: none of it was served before.
             self._positions = {partition: self._positions.get(partition, 0) for partition in found.partitions}
             self._followed = found
         self._find_lost(last)
         self._ready.set()
+
+    async def _finish(self, partitions: Collection[PartitionId]) -> None:
+        """Read to their ends what is worked off and will be followed no more."""
+        for partition in sorted(partitions):
+            while rows := await read_range(self._redis, partition, self._positions[partition], None, _ROUND_EVENTS):
+                for row in rows:
+                    self._pass_on(partition, row)
 
     def _start_at(self, found: Followed, last: dict[PartitionId, int]) -> None:
         had_another = self._followed is not None
@@ -220,8 +228,15 @@ def delivery_of(partition: PartitionId, row: Row) -> Delivery | None:
         return None
     if event.event_id != f"{partition}-{row.sequence}":
         return None
-    name = str(event.__struct_config__.tag)
-    return Delivery(partition, row.sequence, event.session_id, name, msgspec.json.encode(event))
+    return Delivery(
+        partition=partition,
+        sequence=row.sequence,
+        session_id=event.session_id,
+        name=str(event.__struct_config__.tag),
+        before=event.revision - isinstance(event, FeedbackPut | FeedbackDeleted),
+        revision=event.revision,
+        data=msgspec.json.encode(event),
+    )
 
 
 def _continues(followed: Followed, found: Followed) -> bool:

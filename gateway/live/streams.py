@@ -71,9 +71,10 @@ async def read_new(
     return sorted(found, key=lambda one: one[0])
 
 
-async def read_range(redis: aio.Redis, partition: PartitionId, after: int, upto: int, count: int) -> list[Row]:
-    """Up to `count` entries of the sequences `after` + 1 to `upto`."""
-    reply = await redis.execute_command("XRANGE", keys.events(partition), after + 1, upto, "COUNT", count)
+async def read_range(redis: aio.Redis, partition: PartitionId, after: int, upto: int | None, count: int) -> list[Row]:
+    """Up to `count` entries of the sequences `after` + 1 to `upto`, or to the end."""
+    end = "+" if upto is None else upto
+    reply = await redis.execute_command("XRANGE", keys.events(partition), after + 1, end, "COUNT", count)
     return [_row(*entry) for entry in reply]
 
 

@@ -13,13 +13,18 @@ MOST_WAITING = 256
 Reason: TypeAlias = Literal["trimmed", "lost", "unreadable", "unknown"]
 
 
-class Delivery(Struct, frozen=True):
-    """One event: its place, the Session's id, its type, and its JSON, which all subscribers share."""
+class Delivery(Struct, frozen=True, kw_only=True):
+    """One event: its place, the Session's id, its type, and its JSON, which all subscribers share.
+
+    `revision` is the Session's after it, `before` the one that it follows.
+    """
 
     partition: PartitionId
     sequence: int
     session_id: str
     name: str
+    before: int
+    revision: int
     data: bytes
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -34,6 +35,7 @@ class Streams:
 
     def __init__(self, redis: Redis) -> None:
         self.redis = redis
+        self.revisions = Counter[str]()
         self.use(Topology(generation=1, partitions=2, max_note_bytes=8192))
 
     def use(self, topology: Topology) -> None:
@@ -47,13 +49,14 @@ class Streams:
     def add(self, session_id: str, note: str | None = None, *, partition: PartitionId | None = None) -> str:
         """One more event of a Session; its id."""
         partition = partition or self.partition(session_id)
+        self.revisions[session_id] += 1
         self.sequences[partition] = sequence = self.sequences.get(partition, 0) + 1
         item = Item(message_id="m", rating="positive", note=note, version="v", created_at=1, updated_at=1)
         event = FeedbackPut(
             event_id=f"{partition}-{sequence}",
             command_id=str(uuid4()),
             session_id=session_id,
-            revision=sequence,
+            revision=self.revisions[session_id],
             message_id="m",
             actor="ada",
             occurred_at=1,
@@ -170,6 +173,11 @@ def test_a_reader_for_whom_events_are_gone_is_told_to_load_anew(client: httpx.Cl
         jumped = streams.add("s")
         assert next(events).data == {"reason": "trimmed"}
         assert next(events).id == jumped
+        # One of another generation that was never published, for example: the revision tells.
+        streams.revisions["s"] += 1
+        after_it = streams.add("s")
+        assert next(events).data == {"reason": "lost"}
+        assert next(events).id == after_it
 
 
 def test_one_connection_reads_for_all_and_none_when_nobody_listens(
@@ -283,6 +291,7 @@ def test_readers_stay_while_redis_goes_away_and_comes_back(tmp_path: Path) -> No
                 # All is forgotten, and published again from the store, as workers do.
                 redis.flushall()
                 streams.use(streams.topology)
+                streams.revisions.clear()
                 again = [streams.add("s") for _ in range(3)]
                 assert next(events).id == again[-1]
     finally:

@@ -240,7 +240,7 @@ def test_marks_come_back_as_they_were_given() -> None:
 def test_a_subscriber_that_does_not_keep_up_loses_what_waited_and_is_told() -> None:
     """Memory is bounded; what it took before was in order. None of these has to wait, so no loop runs."""
     subscription = Subscription("s", most=3)
-    events = [Delivery(PartitionId(1, 0), n, "s", "feedback.put", b"") for n in range(8)]
+    events = [delivery(number) for number in range(8)]
     for event in events[:3]:
         subscription.offer(event)
     assert [at_once(subscription.take(60)) for _ in range(3)] == events[:3]
@@ -249,6 +249,13 @@ def test_a_subscriber_that_does_not_keep_up_loses_what_waited_and_is_told() -> N
     assert subscription.is_overrun
     assert subscription.is_empty
     assert at_once(subscription.take(60)) is None
+
+
+def delivery(sequence: int) -> Delivery:
+    place = PartitionId(1, 0)
+    return Delivery(
+        partition=place, sequence=sequence, session_id="s", name="feedback.put", before=0, revision=1, data=b""
+    )
 
 
 def at_once(coroutine: Coroutine[None, None, T]) -> T:
