@@ -253,6 +253,18 @@ def test_bytes_that_are_no_http_are_refused(url: str) -> None:
     assert raw(url, post + b"Transfer-Encoding: chunked\r\n\r\n" + 3 * chunk).startswith(b"HTTP/1.1 413")
 
 
+def test_what_is_held_is_bounded(url: str, client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests under way, readers of events, and the patience for headers that do not come."""
+    monkeypatch.setattr("gateway.server.HEADERS_WITHIN_S", 0.1)
+    assert raw(url, b"GET /healthz HTTP/1.1\r\nHost: loc") == b""
+    monkeypatch.setattr("gateway.live.hub.MOST_LISTENERS", 0)
+    monkeypatch.setattr("gateway.guard.MOST_AT_ONCE", 1)
+    full = client.get("/events")
+    monkeypatch.setattr("gateway.guard.MOST_AT_ONCE", 0)
+    for answer in (full, client.get("/sessions/s/feedback"), client.post("/api/messageFeedback/list")):
+        assert (answer.status_code, answer.json()["code"], answer.headers["Retry-After"]) == (503, "busy", "1")
+
+
 def test_without_a_worker_it_is_alive_and_not_ready_and_says_when_to_come_back(
     settings: Settings, tmp_path: Path
 ) -> None:
@@ -267,6 +279,8 @@ def test_without_a_worker_it_is_alive_and_not_ready_and_says_when_to_come_back(
         ):
             assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
             assert "127.0.0.1" not in answer.text
+        late = b"POST /api/messageFeedback/list HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
+        assert raw(url, late).startswith(b"HTTP/1.1 408")
         failed: Any = remote(client, "list", {"sessionId": "s"})
         assert failed["error"]["message"].startswith("QueueUnavailable: ")
     with gateway_serving(settings) as url, caller(url) as client:

@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -219,6 +219,27 @@ def test_a_reader_that_stands_still_is_sent_away_and_holds_nobody_up(client: htt
         while part := slow.recv(1 << 20):
             received = received[-1000:] + part
         assert b"event: resume\ndata: {}\n\n" in received[-100:]
+
+
+def test_a_reader_that_takes_nothing_any_more_is_cut_off(
+    client: httpx.Client, streams: Streams, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was sent to it is thrown away: it would be held for ever."""
+    monkeypatch.setattr("gateway.live.answer.STALLED_S", 0.2)
+    with socket.socket() as dead:
+        dead.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        dead.connect((client.base_url.host, client.base_url.port))
+        dead.sendall(b"GET /sessions/s/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert dead.recv(4096).startswith(b"HTTP/1.1 200")
+        wait_until(lambda: readers(redis_client) == 1, "it listens")
+        for _ in range(200):
+            streams.add("s", "x" * 50_000)
+        wait_until(lambda: readers(redis_client) == 0, "nobody listens any more")
+        last = b""
+        with suppress(ConnectionError):
+            while part := dead.recv(1 << 20):
+                last = part
+        assert not last.endswith(b"0\r\n\r\n"), "the answer has no end"
 
 
 def test_a_change_of_partitions_is_followed(client: httpx.Client, streams: Streams) -> None:
