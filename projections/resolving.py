@@ -46,7 +46,7 @@ class Resolver:
     @property
     def is_busy(self) -> bool:
         """Whether there are queries that `resolved` has not given yet."""
-        return bool(self._readings)
+        return bool(self._readings or self._later)
 
     def resolved(self, queries: Iterable[ListQuery]) -> list[tuple[ListQuery, Found]]:
         """Take these queries in, and give those that are resolved by now; the others come from a later call."""

@@ -122,6 +122,35 @@ def test_an_answer_is_given_although_its_claim_was_lost(owner: Owner) -> None:
         assert results_of(owner.runtime.redis, command.command_id) == [b"1"]
 
 
+def test_answers_note_how_far_their_sessions_are(owner: Owner) -> None:
+    """Beside the cached list, for whoever reads it without the store. It never goes back, whatever comes again late."""
+    redis, name = owner.runtime.redis, keys.list_cache("even")
+    redis.hset(name, "body", "a list")
+    first = owner.commit(put_command("even", "m1"), put_command("even", "m2"), put_command("odd", "nothing"))
+    owner.acknowledge(first)
+    assert redis.hgetall(name) == {b"body": b"a list", b"latest": b"2"}
+    assert 0 < redis.ttl(name) <= keys.CACHE_TTL_S
+    assert not redis.exists(keys.list_cache("odd")), "nobody ever rated it"
+    later = owner.commit(put_command("even", "m3"))
+    owner.acknowledge(later)
+    owner.acknowledge(first)
+    assert redis.hget(name, "latest") == b"3"
+    for foreign in (lambda: redis.hset(name, "latest", "x"), lambda: redis.set(name, "x"), lambda: redis.delete(name)):
+        foreign()
+        owner.acknowledge(later)
+        assert redis.hget(name, "latest") == b"3"
+        assert redis.ttl(name) > 0
+
+
+def test_an_answer_from_the_record_notes_its_revision(owner: Owner) -> None:
+    """Its event went out when the next owner mended the stream, before anybody was answered."""
+    endings = owner.commit(put_command("even", "m1"))
+    partition = partition_of(owner.runtime.settings, "even")
+    owner.queue.publish(partition, owner.runtime.store.outcomes(partition, 0, 10))
+    owner.acknowledge(owner.process([claim for claim, _ in endings]))
+    assert owner.runtime.redis.hget(keys.list_cache("even"), "latest") == b"1"
+
+
 class MeasuredQueue(ClaimQueue):
     """Notes how many bytes of events each request carries."""
 

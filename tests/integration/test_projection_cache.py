@@ -11,6 +11,7 @@ from feedback import keys, lists
 from feedback.lists import CachedList
 from feedback.model import Item
 from feedback.partitions import PartitionId
+from projections import cache as cache_module
 from projections.cache import Advance, ListCache
 from tests.integration.projecting import LIFE, NEXT_LIFE
 
@@ -69,6 +70,60 @@ def test_an_older_or_equal_view_does_not_replace(cache: ListCache) -> None:
     assert cache.read(["s1"]).views == {"s1": view(5)}
     assert cache.store(era, [view(6)])
     assert cache.read(["s1"]).views == {"s1": view(6)}
+
+
+def test_the_latest_revision_never_goes_back(cache: ListCache, redis_client: Redis) -> None:
+    """Whoever caches a list notes its revision, unless a later one is known; no era ends that, and no refusal."""
+    name = keys.list_cache("s1")
+    era = stored(cache, 3)
+    assert cache.read(["s1", "s2"]).latest == {"s1": 3}
+    redis_client.hset(name, "latest", 5)
+    assert cache.store(era, [view(4)])
+    assert redis_client.hget(name, "latest") == b"5"
+    new = cache.invalidate()
+    assert cache.store(new, [view(2)])
+    assert (cache.read(["s1"]).views, cache.read(["s1"]).latest) == ({"s1": view(2)}, {"s1": 5})
+    redis_client.hdel(name, "latest")
+    assert cache.store(new, [view(1)])
+    assert cache.read(["s1"]).latest == {"s1": 1}, "an entry that lost it gets it again, though the list stays"
+
+
+def test_a_view_is_left_out_when_the_noted_revision_was_lost_meanwhile(cache: ListCache, redis_client: Redis) -> None:
+    """It may be older than what callers were told since. Who fills the cache hears of it; a checkpoint moves on."""
+    era = stored(cache, 3)
+    noted = cache.read(["s1"]).latest
+    redis_client.delete(keys.list_cache("s1"))
+    assert not cache.store(era, [view(4)], noted=noted)
+    assert cache.store(era, [view(4)], [Advance(PARTITION, 0, 1)], noted=noted)
+    assert (cache.read(["s1"]).views, cache.checkpoints(1)) == ({}, {0: 1})
+    assert cache.store(era, [view(4)])
+
+
+def test_an_era_is_of_the_server_as_it_is(cache: ListCache, redis_client: Redis) -> None:
+    """One of another server, or of this one before it lost its memory, is renewed; its own is kept."""
+    era = stored(cache, 3)
+    cache.renew()
+    assert cache.read(["s1"]).era == era
+    redis_client.set(keys.LIST_ERA, b"0" * 40 + b":" + era.partition(b":")[2])
+    cache.renew()
+    snapshot = cache.read(["s1"])
+    assert (snapshot.era.partition(b":")[0], snapshot.views) == (era.partition(b":")[0], {})
+
+
+def test_many_views_go_in_several_requests(
+    cache: ListCache, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request of any size would hold the server up for everybody. The checkpoint moves with the last."""
+    monkeypatch.setattr(cache_module, "_MOST_STORED_BYTES", 100)
+    views = {f"s{number}": view(1, f"s{number}") for number in range(5)}
+    era = cache.read(()).era
+    redis_client.config_resetstat()
+    assert cache.store(era, views.values(), [Advance(PARTITION, 0, 7)])
+    assert redis_client.info("commandstats")["cmdstat_evalsha"]["calls"] == 5
+    assert (cache.read(tuple(views)).views, cache.checkpoints(1)) == (views, {0: 7})
+    assert not cache.store(era, [view(2, "s0"), view(2, "s1")], [Advance(PARTITION, 3, 8)])
+    cache.invalidate()
+    assert not cache.store(era, [view(3, "s0"), view(3, "s1")])
 
 
 def test_a_new_era_makes_everything_absent(cache: ListCache) -> None:

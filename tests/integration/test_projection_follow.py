@@ -1,6 +1,7 @@
 """The follower on a real server and a real store: whatever the streams do, the cached lists become the store's."""
 
 import threading
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,8 +10,11 @@ from redis import Redis
 from feedback import keys
 from feedback.connection import connect
 from feedback.errors import SettingsInvalid
+from feedback.events import encode_event
 from feedback.partitions import Topology
+from projections import gathering, runner
 from projections.cache import ListCache
+from projections.gathering import Gathered
 from projections.lag import lag
 from projections.rebuild import rebuild
 from projections.runner import Follower
@@ -241,6 +245,29 @@ def test_stops_soon(valkey_url: str, deployment: Deployment) -> None:
         stop.set()
         thread.join(5)
         assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("published", [True, False], ids=["in the stream", "in the store only"])
+def test_giant_events_are_held_a_few_at_a_time(
+    follower: Follower, deployment: Deployment, monkeypatch: pytest.MonkeyPatch, published: bool
+) -> None:
+    """Rounds are bounded by bytes, whatever the events' size and number, and go on where the last one ended."""
+    monkeypatch.setattr(gathering, "ROUND_BYTES", 200_000)
+    held: list[int] = []
+
+    def measured(*args: Any) -> Any:
+        found = gathering.gather(*args)
+        assert isinstance(found, Gathered)
+        held.append(sum(len(encode_event(event)) for event in found.events))
+        return found
+
+    monkeypatch.setattr(runner, "gather", measured)
+    for number in range(60):
+        deployment.put("session-0", f"m{number % 3}", note="x" * 8192, publish=published)
+    settle(follower, deployment)
+    assert sum(held) > 60 * 8192
+    assert 50_000 < max(held) <= 200_000 / 2 + 2 * 9000, "of one of two partitions, and one event past its share"
+    assert_equals_store(deployment, "session-0")
 
 
 def test_a_big_backlog_is_read_in_rounds(follower: Follower, deployment: Deployment) -> None:
