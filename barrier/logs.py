@@ -5,22 +5,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Self
 
-from msgspec import Struct
-
-from barrier.rules import Barrier, FlushNeeded, FlushOutcome, Unrated, after_flush, must_flush
+from barrier.rules import Answer, Barrier, Flushed, FlushNeeded, Need, Unrated, after_flush, must_flush
 from feedback.errors import FeedbackError, LogUnreadable
 from feedback.flushing import LiveOwner
 from persistence.session_log import SessionLogs
 
 PATIENCE_S = 5.0
-
-
-class Need(Struct, frozen=True, kw_only=True):
-    """What is asked about one Session: whether its log must be durable, who holds it open, and how its flush went."""
-
-    durable: bool
-    owner: LiveOwner | None = None
-    flush: FlushOutcome | None = None
 
 
 class LogBarrier:
@@ -80,18 +70,18 @@ class LogBarrier:
     def _answer(self, session_id: str, need: Need) -> Barrier:
         try:
             if need.durable:
-                return self._durable(session_id, need.owner, need.flush)
+                return self._durable(session_id, need.owner, need.answer)
             view = self._logs.inspect(session_id)
             return Unrated(need.owner.identity) if view is None and need.owner is not None else view
         except FeedbackError as error:
             return error
 
-    def _durable(self, session_id: str, owner: LiveOwner | None, flush: FlushOutcome | None) -> Barrier:
-        if isinstance(flush, FeedbackError):
-            return flush
-        if flush is not None:
+    def _durable(self, session_id: str, owner: LiveOwner | None, answer: Answer | None) -> Barrier:
+        if isinstance(answer, FeedbackError):
+            return answer
+        if isinstance(answer, Flushed):
             view = self._logs.make_durable(session_id)
-            return after_flush(view, 0 if view is None else view.events, flush)
+            return after_flush(view, 0 if view is None else view.events, answer)
         if owner is not None and must_flush(self._logs.inspect(session_id), owner):
             return FlushNeeded(owner)
         return self._logs.make_durable(session_id)

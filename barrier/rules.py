@@ -1,10 +1,12 @@
 """What a Session's live owner changes in the barrier's answer (pure; CONTRACT, "Rules of `put`", 3 to 5)."""
 
+from collections.abc import Mapping
 from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
 from feedback.errors import Disposition, FeedbackError, FlushFailed, FlushUnanswered
+from feedback.evidence import Evidence
 from feedback.flushing import FlushReply, LiveOwner
 from feedback.model import SessionIdentity
 
@@ -44,6 +46,29 @@ class Flushed(Struct, frozen=True):
 
 
 FlushOutcome: TypeAlias = Flushed | FeedbackError
+
+Answer: TypeAlias = Flushed | Evidence | FeedbackError
+"""What came of what was asked for a Session's commands: of its live owner, or of its host's agent."""
+
+
+class Need(Struct, frozen=True, kw_only=True):
+    """What the barrier is asked about one Session: whether its log must be durable, and what is known about it."""
+
+    durable: bool
+    host: str | None = None
+    """Where its log lies, as the commands say."""
+    owner: LiveOwner | None = None
+    """Who holds it open."""
+    answer: Answer | None = None
+    """What its owner or its host's agent answered to these commands."""
+
+
+class DurabilityBarrier(Protocol):
+    """Sees to it that feedback never precedes its message on stable storage (CONTRACT, "Rules of `put`", 5)."""
+
+    def check(self, needs: Mapping[str, Need]) -> Mapping[str, Barrier]:
+        """The answer for each Session id; a failure that never leaves the worker where somebody must be asked first."""
+        ...
 
 
 class Unrated(Struct, frozen=True):

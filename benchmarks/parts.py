@@ -6,7 +6,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from uuid import uuid4
 
-from barrier.logs import LogBarrier, Need
+from barrier.logs import LogBarrier
+from barrier.rules import Need
 from benchmarks.deployment import Deployment, deployed
 from benchmarks.figures import Figure, figure
 from benchmarks.measure import Run

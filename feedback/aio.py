@@ -63,6 +63,7 @@ class AsyncFeedbackClient:
         redis: aio.Redis,
         *,
         logs: SessionIdentities | None = None,
+        host: str | None = None,
         max_queued: int = MAX_QUEUED,
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
@@ -72,17 +73,22 @@ class AsyncFeedbackClient:
         """
         self._redis = connection.like_async(redis)
         self._lines = AsyncLines(self._redis)
-        self._operations = Operations(block_s=connection.BLOCK_S, max_queued=max_queued, clock_ms=clock_ms, logs=logs)
+        self._operations = Operations(
+            block_s=connection.BLOCK_S, max_queued=max_queued, clock_ms=clock_ms, logs=logs, host=host
+        )
         self._closed = False
 
     @classmethod
-    def from_url(cls, url: str, *, logs: SessionIdentities | None = None, max_queued: int = MAX_QUEUED) -> Self:
+    def from_url(
+        cls, url: str, *, logs: SessionIdentities | None = None, host: str | None = None, max_queued: int = MAX_QUEUED
+    ) -> Self:
         """Connect to `redis://`, `rediss://` or `unix://`; nothing is sent until the first call.
 
         Raises:
             QueueUnavailable: the URL is not one.
+            InvalidRequest: `host` is no host's name.
         """
-        return cls(connection.connect_async(url), logs=logs, max_queued=max_queued)
+        return cls(connection.connect_async(url), logs=logs, host=host, max_queued=max_queued)
 
     put = _awaited(Operations.put)
     delete = _awaited(Operations.delete)

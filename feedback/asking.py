@@ -19,10 +19,14 @@ _ASK_AGAIN_S = 2.0
 
 
 class Asker:
-    """Puts one client's questions. `block_s`: how long the server may be silent before it is taken for gone."""
+    """Puts one client's questions. `block_s`: how long the server may be silent before it is taken for gone.
 
-    def __init__(self, caller: Caller, block_s: float) -> None:
+    `host`: where its Sessions' logs lie, for a projector that does not see them.
+    """
+
+    def __init__(self, caller: Caller, block_s: float, host: str | None = None) -> None:
         self._caller = caller
+        self._host = host
         self._block_s = block_s
 
     def list(self, session_id: str, at_least: int | None, deadline: float, *, missed: bool) -> Flow[Result]:
@@ -38,6 +42,7 @@ class Asker:
             session_id=session_id,
             at_least=at_least,
             missed=missed,
+            host=self._host,
         )
         document = yield from self._answer(query, deadline)
         return queries.list_in(document) or _result(_read(document))

@@ -72,6 +72,7 @@ class FeedbackClient:
         redis: Redis,
         *,
         logs: SessionIdentities | None = None,
+        host: str | None = None,
         max_queued: int = MAX_QUEUED,
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
@@ -79,22 +80,29 @@ class FeedbackClient:
 
         `logs`, for a host that sees the log root (`persistence.session_log.SessionLogs(root)`): lists are then read
         from the cache, in one round trip, wherever that is certain to be current; the projector is asked for the rest.
+        `host` names the host on which the logs of this client's Sessions lie (docs/agents.md): for a system whose
+        workers and projector do not see them.
         `max_queued` is the length of a partition's queue past which commands are refused (`QueueFull`);
         deadlines are counted from `clock_ms`, milliseconds since the Unix epoch.
         """
         self._redis = connection.like(redis)
         self._lines = Lines(self._redis)
-        self._operations = Operations(block_s=connection.BLOCK_S, max_queued=max_queued, clock_ms=clock_ms, logs=logs)
+        self._operations = Operations(
+            block_s=connection.BLOCK_S, max_queued=max_queued, clock_ms=clock_ms, logs=logs, host=host
+        )
         self._closed = False
 
     @classmethod
-    def from_url(cls, url: str, *, logs: SessionIdentities | None = None, max_queued: int = MAX_QUEUED) -> Self:
+    def from_url(
+        cls, url: str, *, logs: SessionIdentities | None = None, host: str | None = None, max_queued: int = MAX_QUEUED
+    ) -> Self:
         """Connect to `redis://`, `rediss://` or `unix://`; nothing is sent until the first call.
 
         Raises:
             QueueUnavailable: the URL is not one.
+            InvalidRequest: `host` is no host's name.
         """
-        return cls(connection.connect(url), logs=logs, max_queued=max_queued)
+        return cls(connection.connect(url), logs=logs, host=host, max_queued=max_queued)
 
     put = _run(Operations.put)
     delete = _run(Operations.delete)

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from feedback.errors import InvalidRequest
+from feedback.hosts import check_host
 from feedback.model import MOST_MILLISECONDS, Rating
 from feedback.requests import MAX_ACTOR_BYTES, Delete, Put, Request, check_members, invalid
 
@@ -35,6 +36,8 @@ class _CommandBase(Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
     if_version: str | None
     actor: str | None = None
     expires_at: Milliseconds
+    host: str | None = None
+    """Where the Session's log lies, for workers that do not see it."""
 
 
 class PutCommand(_CommandBase, frozen=True, kw_only=True, tag="put", omit_defaults=True):
@@ -53,7 +56,7 @@ Command: TypeAlias = PutCommand | DeleteCommand
 _DEFAULT_LIFETIME_MS = 24 * 3600 * 1000
 
 
-def command_from(request: Request, *, now_ms: int, new_id: str, retention_ms: int) -> Command:
+def command_from(request: Request, *, now_ms: int, new_id: str, retention_ms: int, host: str | None = None) -> Command:
     """Complete a request to a command: check every member, fill in id and deadline.
 
     Raises:
@@ -70,6 +73,7 @@ def command_from(request: Request, *, now_ms: int, new_id: str, retention_ms: in
         "ifVersion": request.if_version,
         "actor": request.actor,
         "expiresAt": _deadline(request.expires_at, now_ms, retention_ms),
+        "host": host,
     }
     if isinstance(request, Put):
         members |= {"rating": request.rating, "note": request.note}
@@ -93,7 +97,8 @@ def check_command(command: Command) -> Command:
     """What types do not say about a command whose strings are known to be well-formed.
 
     Raises:
-        InvalidRequest: a schema this program does not know, an id that is not spelled as one, an actor too long.
+        InvalidRequest: a schema this program does not know, an id that is not spelled as one, an actor too long,
+            no host's name.
     """
     if command.schema != SCHEMA:
         raise InvalidRequest("$.schema", f"expected {SCHEMA}, got {command.schema}: upgrade the older side")
@@ -101,6 +106,8 @@ def check_command(command: Command) -> Command:
         raise InvalidRequest("$.commandId", "expected lower case")
     if command.actor is not None and len(command.actor.encode()) > MAX_ACTOR_BYTES:
         raise InvalidRequest("$.actor", f"more than {MAX_ACTOR_BYTES} bytes")
+    if command.host is not None:
+        check_host("$.host", command.host)
     return command
 
 
@@ -119,9 +126,10 @@ def parse_command_id(value: object) -> str:
 
 
 def digest_of(command: Command) -> bytes:
-    """What makes two uses of one command id "the same payload": everything but id, schema and deadline.
+    """What makes two uses of one command id "the same payload": everything but id, schema, deadline and host.
 
-    The deadline stays out, so that a host may send the command again with a later one.
+    The deadline stays out, so that a host may send the command again with a later one; where the log lies, so that
+    it may say so only then.
     """
     rating, note = (command.rating, command.note) if isinstance(command, PutCommand) else (None, None)
     parts = (command.session_id, command.message_id, command.if_version, command.actor, rating, note)

@@ -51,6 +51,8 @@ class CrashPoint(StrEnum):
     """The script's answer has come."""
     AFTER_FLUSH_REQUEST = "after-flush-request"
     """Live owners were asked to flush; their Sessions are parked."""
+    AFTER_ASKING = "after-asking"
+    """Agents were asked about logs; their Sessions are parked."""
     BEFORE_RELEASE = "before-release"
     """Giving partitions back: their commands are back on the queues, the leases are not released."""
     BEFORE_LEAVING = "before-leaving"
@@ -69,6 +71,15 @@ class CrashPoint(StrEnum):
     """Projector: views are made anew from events; cache and checkpoint are as before."""
     AFTER_CHECKPOINT = "after-checkpoint"
     """Projector: cache and checkpoint moved in one step; it has not noted so itself."""
+
+    AFTER_REGISTERING = "after-registering"
+    """Agent: it is the one of its host, and has served nobody."""
+    AFTER_QUESTION = "after-question"
+    """Agent: requests are off the list; nothing was done about them."""
+    AFTER_READING = "after-reading"
+    """Agent: logs were read and are on stable storage, or wait for their owners' flushes; nobody was told."""
+    BEFORE_TELLING = "before-telling"
+    """Agent: the evidence is ready to go out."""
 
 
 class Action(StrEnum):

@@ -63,13 +63,15 @@ class Flows:
         max_queued: int = MAX_QUEUED,
         clock_ms: Callable[[], int] = wall_clock_ms,
         logs: SessionIdentities | None = None,
+        host: str | None = None,
     ) -> None:
+        self._host = host
         self._block_s = block_s
         self._max_queued = max_queued
         self._clock_ms = clock_ms
         self._topology: Topology | None = None
         self._caller = Caller()
-        self._asker = Asker(self._caller, block_s)
+        self._asker = Asker(self._caller, block_s, host)
         self._reader = None if logs is None else ListReader(logs, self._caller)
 
     def submit(self, requests: Sequence[Request], deadline: float, *, durable: bool = False) -> Flow[list[Submitted]]:
@@ -107,7 +109,7 @@ class Flows:
     def _commands(self, requests: Sequence[Request], ids: Sequence[str], now_ms: int) -> list[Command]:
         retention_ms = _ANY_RETENTION_MS if self._topology is None else 1000 * self._topology.command_retention
         return [
-            command_from(request, now_ms=now_ms, new_id=new_id, retention_ms=retention_ms)
+            command_from(request, now_ms=now_ms, new_id=new_id, retention_ms=retention_ms, host=self._host)
             for request, new_id in zip(requests, ids, strict=True)
         ]
 

@@ -18,6 +18,8 @@
 | live Session | hash: owner, session, created_at, cwd | LIVE_TTL_S, renewed by its owner |
 | owner of live Sessions | string | the owner's heartbeat TTL |
 | flush requests to an owner | list | REPLY_TTL_S |
+| agent of a host | hash: agent, root | the agent's lease TTL |
+| requests to a host's agent | list | REPLY_TTL_S |
 | troubles | hash: process -> its trouble, with its own end | TROUBLE_TTL_S after the last report |
 """
 
@@ -143,6 +145,15 @@ def live(session_id: str) -> str:
 
 def owner(owner_id: str) -> str:
     return OWNER_PREFIX + owner_id
+
+
+def agent(host: str) -> str:
+    """Where the agent of a host registers itself."""
+    return f"feedback:agent:{host}"
+
+
+def agent_requests(host: str) -> str:
+    return f"feedback:agent-requests:{host}"
 
 
 def flushes(owner_id: str) -> str:

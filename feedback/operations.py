@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from feedback.calls import Flow
 from feedback.flows import Flows, Submitted
+from feedback.hosts import check_host
 from feedback.identities import SessionIdentities
 from feedback.model import Rating
 from feedback.requests import Delete, ExpiresAt, Put, Request, check_timeout
@@ -20,9 +21,17 @@ class Operations:
     """What a client can do. `timeout` is in seconds everywhere, and bounds the whole call."""
 
     def __init__(
-        self, *, block_s: float, max_queued: int, clock_ms: Callable[[], int], logs: SessionIdentities | None
+        self,
+        *,
+        block_s: float,
+        max_queued: int,
+        clock_ms: Callable[[], int],
+        logs: SessionIdentities | None,
+        host: str | None,
     ) -> None:
-        self._flows = Flows(block_s=block_s, max_queued=max_queued, clock_ms=clock_ms, logs=logs)
+        if host is not None:
+            check_host("host", host)
+        self._flows = Flows(block_s=block_s, max_queued=max_queued, clock_ms=clock_ms, logs=logs, host=host)
 
     def put(
         self,

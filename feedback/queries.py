@@ -31,12 +31,13 @@ class ListQuery(_QueryBase, frozen=True, kw_only=True, tag="list"):
     """The contract's `list`.
 
     `at_least` is a revision that the answer must have reached. `missed`: whoever asks reads cached lists by itself,
-    and found none that is current; one is to stand there before the answer.
+    and found none that is current; one is to stand there before the answer. `host`: where the Session's log lies.
     """
 
     session_id: str
     at_least: int | None = None
     missed: bool = False
+    host: str | None = None
 
 
 class OutcomeQuery(_QueryBase, frozen=True, kw_only=True, tag="outcome"):

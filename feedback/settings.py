@@ -6,13 +6,14 @@ All processes of a deployment take the same names, so that one file or one set o
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from feedback.commands import MAX_COMMAND_BYTES
 from feedback.errors import SettingsInvalid
+from feedback.hosts import is_host_name
 
 ENV_PREFIX = "FEEDBACK_"
 CONFIG_VARIABLE = "FEEDBACK_CONFIG"
@@ -35,6 +36,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`sqlite:///relative/path` or `sqlite:////absolute/path`."""
     sessions: str = "data/sessions"
     """The root under which the Session logs lie."""
+    logs: Literal["local", "agents"] = "local"
+    """"agents": worker and projector see no log root, and ask the agent of the host that a command names."""
+    host: Annotated[str, Meta(max_length=253)] = ""
+    """The name of the host whose logs lie under `sessions`: an agent's own, a worker's that sees them, and where a
+    client's Sessions are."""
+    agent_timeout: Seconds = 5.0
+    """Seconds that a host's agent has to answer, its live owners' flushes included, before a try counts as failed."""
     partitions: Annotated[int, Meta(ge=0, le=4096)] = 0
     """Queues that Sessions are spread over. 0: as many as the store was set up with, 32 in a new one."""
     batch_size: Annotated[int, Meta(ge=1, le=4096)] = 256
@@ -116,6 +124,8 @@ def _checked(values: dict[str, object], origin: dict[str, str]) -> Settings:
         settings = msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsInvalid(_explain(str(error), origin)) from None
+    if settings.host and not is_host_name(settings.host):
+        raise SettingsInvalid(f"host: {settings.host!r} is no host's name: letters, digits, '.', '_' and '-'")
     if settings.max_note_bytes > MAX_COMMAND_BYTES - _NOTE_HEADROOM:
         raise SettingsInvalid(
             f"max_note_bytes: at most {MAX_COMMAND_BYTES - _NOTE_HEADROOM}, so that a command fits {MAX_COMMAND_BYTES}"

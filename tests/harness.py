@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from barrier.process import run_agent
 from feedback.calls import wall_clock_ms
 from feedback.settings import Settings
 from persistence.session_log import LogWriter
@@ -43,11 +44,13 @@ def serving(
     workers: int = 1,
     projector: bool = True,
     clock_ms: Callable[[], int] = wall_clock_ms,
+    agents: Sequence[Settings] = (),
 ) -> Iterator[threading.Event]:
-    """Workers and a projector, until the block ends; what one of them raised is raised at its end."""
+    """Workers, a projector and agents, until the block ends; what one of them raised is raised at its end."""
     stop = threading.Event()
-    with ThreadPoolExecutor(workers + 1) as threads:
+    with ThreadPoolExecutor(workers + 1 + len(agents)) as threads:
         running = [threads.submit(run_worker, settings, stop, clock_ms=clock_ms) for _ in range(workers)]
+        running += [threads.submit(run_agent, of_host, stop) for of_host in agents]
         if projector:
             running.append(threads.submit(run_projector, settings, stop))
         try:

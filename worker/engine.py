@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-from barrier.logs import LogBarrier, Need
-from barrier.rules import FlushOutcome
+from barrier.rules import Answer, Barrier, DurabilityBarrier, Need
 from feedback.commands import PutCommand
 from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import CommandFailed, FeedbackError
@@ -17,6 +16,7 @@ from feedback.partitions import PartitionId
 from persistence.sidecar.store import SidecarStore
 from worker.claims import Claim, Claimed, Ending, Failed, Malformed
 from worker.core.batching import Deferred, Outcome, Pending, Refused, decide_batch
+from worker.remote import EvidenceNeeded, OutOfTurn, in_turn
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Engine:
     def __init__(
         self,
         store: SidecarStore,
-        barrier: LogBarrier,
+        barrier: DurabilityBarrier,
         *,
         max_note_bytes: int,
         retention_ms: int,
@@ -60,20 +60,22 @@ class Engine:
         batch: Sequence[Claimed],
         owned: Mapping[PartitionId, Ownership],
         live: Mapping[str, LiveOwner],
-        flushes: Mapping[str, FlushOutcome],
+        answers: Mapping[str, Answer],
     ) -> Processed:
         """Process claims in order and commit what they come to. Running a batch again gives the same answers.
 
-        `live` are the Sessions' live owners, `flushes` what came of flushes that were asked for these commands.
-        A Session whose owner has yet to flush is deferred with `FlushNeeded`.
+        `live` are the Sessions' live owners, `answers` what owners and agents said who were asked for these commands.
+        A Session whose owner has yet to flush is deferred with `FlushNeeded`, one whose host's agent has yet to be
+        asked with `EvidenceNeeded`; what cannot be judged together with earlier ones with `OutOfTurn`.
 
         Raises:
             PartitionsFenced: some partition has a newer owner; nothing was committed.
             StoreUnavailable: nothing was committed, or the store cannot say; run the batch again.
         """
-        claims = [claim for claim in batch if isinstance(claim, Claim)]
-        needs = _needs(claims, live, flushes)
+        claims, later = in_turn([claim for claim in batch if isinstance(claim, Claim)], answers)
+        needs = _needs(claims, live, answers)
         outcomes = dict(zip(map(id, claims), self._outcomes(claims, owned, needs), strict=True))
+        outcomes |= {id(claim): Deferred(OutOfTurn()) for claim in later}
         ended: list[tuple[Claimed, Ending]] = []
         deferred: list[tuple[Claim, FeedbackError]] = []
         for claim in batch:
@@ -120,6 +122,20 @@ class Engine:
         self, claims: Sequence[Claim], owned: Mapping[PartitionId, Ownership], needs: Mapping[str, Need]
     ) -> Sequence[Outcome]:
         barriers = self._barrier.check({claim.command.session_id: needs[claim.command.session_id] for claim in claims})
+        asking = {key: one for key, one in barriers.items() if isinstance(one, EvidenceNeeded)}
+        if not asking:
+            return self._decide(claims, owned, barriers)
+        # They will be back with the evidence: until then the store is not asked about them.
+        others = [claim for claim in claims if claim.command.session_id not in asking]
+        decided = iter(self._decide(others, owned, barriers) if others else ())
+        return [
+            Deferred(asking[claim.command.session_id]) if claim.command.session_id in asking else next(decided)
+            for claim in claims
+        ]
+
+    def _decide(
+        self, claims: Sequence[Claim], owned: Mapping[PartitionId, Ownership], barriers: Mapping[str, Barrier]
+    ) -> Sequence[Outcome]:
         reach(CrashPoint.AFTER_BARRIER)
         partitions = {claim.partition: owned[claim.partition] for claim in claims}
         batch = [
@@ -148,23 +164,25 @@ class Engine:
                 max_note_bytes=self._max_note_bytes,
                 retention_ms=self._retention_ms,
             )
-            transaction.apply(decisions.changes, decisions.records, decisions.deadlines)
+            transaction.apply(decisions.changes, (*decisions.records, *decisions.expired), decisions.deadlines)
         for record in decisions.records:
             partitions[record.partition].sequence = record.sequence
         reach(CrashPoint.AFTER_COMMIT)
         return decisions.outcomes
 
 
-def _needs(
-    claims: Sequence[Claim], live: Mapping[str, LiveOwner], flushes: Mapping[str, FlushOutcome]
-) -> dict[str, Need]:
+def _needs(claims: Sequence[Claim], live: Mapping[str, LiveOwner], answers: Mapping[str, Answer]) -> dict[str, Need]:
     """What the barrier has to see to: only a put needs the log durable."""
     durable: dict[str, bool] = {}
+    hosts: dict[str, str | None] = {}
     for claim in claims:
         session_id = claim.command.session_id
         durable[session_id] = durable.get(session_id, False) or isinstance(claim.command, PutCommand)
+        hosts[session_id] = claim.command.host
     return {
-        session_id: Need(durable=needed, owner=live.get(session_id), flush=flushes.get(session_id))
+        session_id: Need(
+            durable=needed, host=hosts[session_id], owner=live.get(session_id), answer=answers.get(session_id)
+        )
         for session_id, needed in durable.items()
     }
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from barrier.rules import FlushOutcome
+from barrier.rules import Answer
 from feedback.crashpoints import CrashPoint, reach
 from feedback.partitions import PartitionId
 from worker.assignment import Assignment
@@ -18,10 +18,10 @@ _RINGS = 512
 
 
 class Round(Struct, frozen=True):
-    """Commands that are to be tried now, and what came of the flushes that some of them waited for."""
+    """Commands that are to be tried now, and the answers that some of them waited for."""
 
     claims: Sequence[Claimed]
-    flushes: dict[str, FlushOutcome]
+    answers: dict[str, Answer]
     is_trial: bool = False
     """One suspect, alone; until its trial ends, no other may begin."""
 
@@ -123,20 +123,20 @@ class Intake:
     def next_round(self) -> Round:
         """What is to be tried now: all that was claimed and is due, or one suspect."""
         claims: list[Claimed] = []
-        flushes: dict[str, FlushOutcome] = {}
+        answers: dict[str, Answer] = {}
         now = time.monotonic()
         for lot in self._assignment.parking.values():
             due = lot.due(now)
-            flushes |= due.flushes
+            answers |= due.answers
             claims += due.claims
         for owned in self._assignment.owned.values():
             claims += owned.waiting
         suspects = [claim for claim in claims if isinstance(claim, Claim) and claim.suspect]
         if not suspects:
-            return Round(claims, flushes)
+            return Round(claims, answers)
         # One that was just claimed is on trial already: no other may be tried meanwhile.
         just_claimed = (claim for claim in suspects if claim in self._assignment.owned[claim.partition].waiting)
-        return Round([next(just_claimed, suspects[0])], flushes, is_trial=True)
+        return Round([next(just_claimed, suspects[0])], answers, is_trial=True)
 
     def tried(self, claims: Sequence[Claimed]) -> None:
         """These are done, or parked."""

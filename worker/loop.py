@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from redis.exceptions import RedisError
 
 from barrier.flush import FlushDesk, new_request_id, read_reply
+from feedback.agent_desk import AgentDesk
 from feedback.connection import BLOCK_S
 from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import FeedbackError, StoreForeign, StoreUnavailable
+from feedback.evidence import REPLY_MARK, LogQuestion
 from feedback.flushing import LiveOwner
 from feedback.live_owners import live_owners
 from feedback.partitions import PartitionId
@@ -57,6 +59,7 @@ class PartitionLoop:
         self._intake = Intake(self._assignment, self._queue, self._topology.generation, settings.batch_size)
         self._exchange = Exchange(runtime.redis, self._queue, runtime.store, worker_id, self._topology.generation)
         self._desk = FlushDesk(runtime.redis, worker_id, settings.flush_timeout)
+        self._agents = AgentDesk(runtime.redis, worker_id, settings.agent_timeout)
         self._report = TroubleReport(runtime.redis, f"worker {worker_id}")
         retired = () if standing.former else topologies.former_partitions(standing.stored)
         self._stragglers = Stragglers(runtime.redis, retired, self._topology)
@@ -153,7 +156,7 @@ class PartitionLoop:
         endings = self._process(work)
         self._take_in()
         self._exchange.send(endings, self._intake.next_claim() if self._assignment.ready else None)
-        self._ask_for_flushes()
+        self._ask_around()
 
     def _try_alone(self, work: Round) -> None:
         """A round of one suspect: nothing else is under way, so that only this one can be why this worker ends."""
@@ -163,7 +166,7 @@ class PartitionLoop:
         endings = self._process(work)
         self._exchange.send(endings)
         self._take_in()
-        self._ask_for_flushes()
+        self._ask_around()
         self._intake.end_trial(work)
 
     def _take_in(self) -> None:
@@ -185,6 +188,11 @@ class PartitionLoop:
         elif (reply := read_reply(ring)) is not None:
             for lot in self._assignment.parking.values():
                 lot.flush_answered(reply, time.monotonic())
+        elif ring.startswith(REPLY_MARK):
+            for told in self._agents.told(ring):
+                lot_of = self._assignment.parking.get(self._topology.partition_of(told.session_id))
+                if lot_of is not None:
+                    lot_of.evidence_answered(told, time.monotonic())
         else:
             self._assignment.ready.update(self._assignment.owned)
             self._stragglers.move()
@@ -200,7 +208,7 @@ class PartitionLoop:
         """Commit a round, and park what has to wait; the others, with their ends."""
         owned = self._assignment.owned
         ownerships = {partition: owned[partition].ownership for partition in {claim.partition for claim in work.claims}}
-        processed = self._engine.process(work.claims, ownerships, self._live(work.claims), work.flushes)
+        processed = self._engine.process(work.claims, ownerships, self._live(work.claims), work.answers)
         endings = [*processed.ended, *self._settle(work.claims, processed.deferred)]
         self._intake.tried(work.claims)
         return endings
@@ -242,6 +250,12 @@ class PartitionLoop:
             reach(CrashPoint.AFTER_PARKING)
         return given_up
 
+    def _ask_around(self) -> None:
+        """Sessions that wait for somebody's answer are parked until it comes, or is overdue."""
+        if self._assignment.parking:
+            self._ask_for_flushes()
+            self._ask_agents()
+
     def _ask_for_flushes(self) -> None:
         """Sessions that wait for a flush by their owner are parked until it answers."""
         asked = [
@@ -254,6 +268,21 @@ class PartitionLoop:
             for lot, request_id, owner in asked:
                 lot.flush_requested(owner.session_id, request_id, until)
             reach(CrashPoint.AFTER_FLUSH_REQUEST)
+
+    def _ask_agents(self) -> None:
+        """Sessions whose logs are elsewhere are parked until the agents of their hosts answer."""
+        questions: dict[str, list[LogQuestion]] = {}
+        for lot in self._assignment.parking.values():
+            for host, question in lot.evidence_needed():
+                questions.setdefault(host, []).append(question)
+        if not questions:
+            return
+        now = time.monotonic()
+        for asked in self._agents.request(questions):
+            for session_id in asked.session_ids:
+                lot = self._assignment.parking[self._topology.partition_of(session_id)]
+                lot.evidence_requested(session_id, asked, now)
+        reach(CrashPoint.AFTER_ASKING)
 
     def _prune(self) -> None:
         """Forget records that no duplicate can meet any more, a few at a time."""

@@ -1,4 +1,4 @@
-"""Sessions that have to wait: for a flush by their live owner, or for another try after a retryable failure.
+"""Sessions that have to wait: for their live owner, their host's agent, or another try after a retryable failure.
 
 Their commands stay claimed, in order, while all other Sessions go on (DESIGN, "One batch"). When they are more than
 a worker may hold, each keeps its first one here, and the others are set aside in Redis (`worker.aside`).
@@ -10,11 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
-from barrier.rules import FlushNeeded, FlushOutcome, outcome_of, unanswered
+from barrier.rules import Answer, FlushNeeded, outcome_of, unanswered
+from feedback.agent_desk import Asked, Told
+from feedback.agent_desk import unanswered as agent_unanswered
 from feedback.errors import FeedbackError
+from feedback.evidence import LogQuestion
 from feedback.flushing import FlushReply, LiveOwner
 from worker.claims import Claim, Ending, Failed
 from worker.core import retry
+from worker.remote import EvidenceNeeded, OutOfTurn, question_of
 
 
 class _Parked:
@@ -28,13 +32,30 @@ class _Parked:
         self.attempts = 0
         self.failure: FeedbackError | None = None
         self.due_s = 0.0
+        self.needs: FlushNeeded | EvidenceNeeded | None = None
+        """Who has to be asked, or was."""
         self.request_id: str | None = None
-        self.owner: LiveOwner | None = None
-        self.flush: FlushOutcome | None = None
+        self.asked: Asked | None = None
+        """The request to an agent that is under way."""
+        self.answer: Answer | None = None
 
     def cover(self, most: int) -> None:
         """Let what waits be tried together, up to one batch; but a suspect alone."""
         self.covered = 1 if self.claims and self.claims[0].suspect else min(most, len(self.claims))
+
+    def is_asked(self, request_id: str) -> bool:
+        """Whether this request is the one that is under way."""
+        return self.request_id == request_id
+
+    def give_up(self) -> None:
+        """Nobody answered in time."""
+        if self.asked is not None:
+            self.answered(agent_unanswered(self.asked))
+        elif isinstance(self.needs, FlushNeeded):
+            self.answered(unanswered(self.needs.owner))
+
+    def answered(self, answer: Answer) -> None:
+        self.answer, self.request_id, self.asked = answer, None, None
 
     def kept(self) -> int:
         """How many of them cannot be set aside: the first one, and suspects, which nobody would know for such."""
@@ -42,10 +63,10 @@ class _Parked:
 
 
 class Due(Struct, frozen=True):
-    """Commands to be tried now, and what came of the flushes that they waited for."""
+    """Commands to be tried now, and the answers that they waited for."""
 
     claims: Sequence[Claim]
-    flushes: dict[str, FlushOutcome]
+    answers: dict[str, Answer]
 
 
 class Excess(Struct, frozen=True):
@@ -136,18 +157,18 @@ class ParkingLot:
     def due(self, now_s: float) -> Due:
         """The Sessions whose time has come; they stay parked until `settle` says how they ended."""
         claims: list[Claim] = []
-        flushes: dict[str, FlushOutcome] = {}
+        answers: dict[str, Answer] = {}
         for session_id, parked in self._sessions.items():
             if parked.due_s > now_s:
                 continue
-            if parked.request_id is not None and parked.owner is not None:
-                parked.flush, parked.request_id = unanswered(parked.owner), None
-            if parked.flush is not None:
-                flushes[session_id] = parked.flush
+            if parked.request_id is not None:
+                parked.give_up()
+            if parked.answer is not None:
+                answers[session_id] = parked.answer
             else:
                 parked.cover(self._batch_size)
             claims += (parked.claims[place] for place in range(parked.covered))
-        return Due(claims, flushes)
+        return Due(claims, answers)
 
     def settle(
         self, tried: Iterable[Claim], deferred: Iterable[tuple[Claim, FeedbackError]], now_s: float
@@ -167,9 +188,9 @@ class ParkingLot:
     def flushes_needed(self) -> list[LiveOwner]:
         """The owners that have to flush before their Sessions' commands can be tried."""
         return [
-            parked.owner
+            parked.needs.owner
             for parked in self._sessions.values()
-            if parked.owner is not None and parked.request_id is None and parked.due_s == math.inf
+            if isinstance(parked.needs, FlushNeeded) and parked.request_id is None and parked.due_s == math.inf
         ]
 
     def flush_requested(self, session_id: str, request_id: str, patience_until_s: float) -> None:
@@ -182,9 +203,32 @@ class ParkingLot:
     def flush_answered(self, reply: FlushReply, now_s: float) -> None:
         """An owner answered; the commands that waited for it can be tried now."""
         for parked in self._sessions.values():
-            if parked.owner is not None and parked.request_id == reply.request_id:
-                parked.request_id, parked.due_s = None, now_s
-                parked.flush = outcome_of(reply, parked.owner)
+            if isinstance(parked.needs, FlushNeeded) and parked.is_asked(reply.request_id):
+                parked.answered(outcome_of(reply, parked.needs.owner))
+                parked.due_s = now_s
+
+    def evidence_needed(self) -> list[tuple[str, LogQuestion]]:
+        """Hosts whose agents have to be asked before Sessions' commands can be tried, and what."""
+        questions: list[tuple[str, LogQuestion]] = []
+        for parked in self._sessions.values():
+            if isinstance(parked.needs, EvidenceNeeded) and parked.request_id is None and parked.due_s == math.inf:
+                parked.cover(self._batch_size)
+                commands = [parked.claims[place].command for place in range(parked.covered)]
+                questions.append((parked.needs.host, question_of(parked.needs.host, commands)))
+        return questions
+
+    def evidence_requested(self, session_id: str, asked: Asked, now_s: float) -> None:
+        """The agent was asked, or is not there, which is known at once."""
+        parked = self._sessions[session_id]
+        parked.request_id, parked.asked = asked.request_id, asked
+        parked.due_s = now_s if asked.absent else asked.until_s
+
+    def evidence_answered(self, told: Told, now_s: float) -> None:
+        """An agent answered for one Session; the commands that waited for it can be tried now."""
+        parked = self._sessions.get(told.session_id)
+        if parked is not None and parked.is_asked(told.request_id):
+            parked.answered(told.testimony)
+            parked.due_s = now_s
 
     def _settle(
         self, session_id: str, undone: list[tuple[Claim, FeedbackError]], now_s: float
@@ -194,7 +238,7 @@ class ParkingLot:
         before, later = parked.claims, list(parked.claims)[parked.covered :]
         parked.claims = deque([*(claim for claim, _ in undone), *later])
         self._count(len(parked.claims) - len(before), _size(parked.claims) - _size(before))
-        parked.flush, parked.owner, parked.due_s = None, None, now_s
+        parked.answer, parked.needs, parked.due_s = None, None, now_s
         if parked.claims and parked.claims[0] is not first:
             parked.attempts = 0  # its first command got through, another one waits now
             parked.failure = None
@@ -206,8 +250,10 @@ class ParkingLot:
         return given_up
 
     def _defer(self, parked: _Parked, error: FeedbackError, now_s: float) -> list[tuple[Claim, Ending]]:
-        if isinstance(error, FlushNeeded):
-            parked.owner, parked.due_s = error.owner, math.inf
+        if isinstance(error, OutOfTurn):
+            return []
+        if isinstance(error, FlushNeeded | EvidenceNeeded):
+            parked.needs, parked.due_s = error, math.inf
             return []
         parked.attempts += 1
         parked.failure = error

@@ -10,12 +10,14 @@ from redis import Redis
 
 from barrier.logs import LogBarrier
 from feedback.calls import wall_clock_ms
+from feedback.hosts import Sight
 from feedback.settings import Settings
 from persistence.session_log import SessionLogs
 from persistence.sidecar import open_store
 from persistence.sidecar.store import SidecarStore
 from worker import topology as topologies
 from worker.engine import Engine
+from worker.remote import PlacedBarrier
 from worker.topology import Standing
 
 
@@ -39,11 +41,14 @@ def open_runtime(settings: Settings, redis: Redis, *, clock_ms: Callable[[], int
     """
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(contextlib.closing(open_store(settings.sidecar_url)))
-        logs = SessionLogs(Path(settings.sessions), index_bytes=settings.index_bytes)
-        barrier = stack.enter_context(LogBarrier(logs, settings.io_threads))
+        sight = Sight(settings.logs == "local", settings.host)
+        local = None
+        if sight.logs:
+            logs = SessionLogs(Path(settings.sessions), index_bytes=settings.index_bytes)
+            local = stack.enter_context(LogBarrier(logs, settings.io_threads))
         engine = Engine(
             store,
-            barrier,
+            PlacedBarrier(sight, local),
             max_note_bytes=settings.max_note_bytes,
             retention_ms=1000 * settings.command_retention,
             clock_ms=clock_ms,

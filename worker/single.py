@@ -5,23 +5,26 @@ from collections.abc import Mapping, Sequence
 from uuid import uuid4
 
 from barrier.flush import FlushDesk
-from barrier.rules import FlushNeeded
+from barrier.rules import Answer, FlushNeeded
 from feedback import keys
+from feedback.agent_desk import AgentDesk
 from feedback.commands import Command, digest_of
 from feedback.connection import BLOCK_S
-from feedback.errors import QueueUnavailable
+from feedback.errors import FeedbackError, QueueUnavailable
 from feedback.events import Event
+from feedback.evidence import LogQuestion
 from feedback.failures import error_of
 from feedback.live_owners import live_owners
 from feedback.partitions import PartitionId
 from persistence.sidecar.store import PartitionsFenced
 from worker import topology as topologies
 from worker.acknowledge import acknowledge, publish_missing
-from worker.claims import Claim, Claimed, ClaimQueue, Failed
+from worker.claims import Claim, Claimed, ClaimQueue, Ending, Failed
 from worker.core.batching import Answered
 from worker.core.shares import SINGLE_PREFIX
 from worker.engine import Ownership, Processed
 from worker.leases import LeaseTable
+from worker.remote import EvidenceNeeded, OutOfTurn, question_of
 from worker.runtime import Runtime
 
 _PATIENCE_TTLS = 4
@@ -101,17 +104,42 @@ def _apply(runtime: Runtime, table: LeaseTable, partition: PartitionId, command:
 def _process(
     runtime: Runtime, worker_id: str, batch: Sequence[Claimed], ownership: Mapping[PartitionId, Ownership]
 ) -> Processed:
-    """Process a batch, and once more what had to wait for a flush by its Session's live owner."""
+    """Process a batch, and again what had to wait for its Session's live owner or its host's agent, once they were
+    asked, and for commands before it."""
     live = live_owners(runtime.redis, {claim.command.session_id for claim in batch if isinstance(claim, Claim)})
-    first = runtime.engine.process(batch, ownership, live, {})
-    owners = {error.owner.session_id: error.owner for _, error in first.deferred if isinstance(error, FlushNeeded)}
-    if not owners:
-        return first
-    flushes = FlushDesk(runtime.redis, worker_id, runtime.settings.flush_timeout).ask(owners.values())
-    again = [claim for claim, _ in first.deferred if claim.command.session_id in owners]
-    second = runtime.engine.process(again, ownership, live, flushes)
-    others = [(claim, error) for claim, error in first.deferred if claim.command.session_id not in owners]
-    return Processed([*first.ended, *second.ended], [*others, *second.deferred])
+    ended: list[tuple[Claimed, Ending]] = []
+    deferred: list[tuple[Claim, FeedbackError]] = []
+    answers: Mapping[str, Answer] = {}
+    while batch:
+        processed = runtime.engine.process(batch, ownership, live, answers)
+        ended += processed.ended
+        # Each try ends the first command of a Session, or says why it cannot.
+        waiting: dict[str, FeedbackError] = {}
+        for claim, error in processed.deferred:
+            waiting.setdefault(claim.command.session_id, error)
+        again = {key for key, error in waiting.items() if isinstance(error, FlushNeeded | EvidenceNeeded | OutOfTurn)}
+        deferred += [one for one in processed.deferred if one[0].command.session_id not in again]
+        left = [claim for claim, _ in processed.deferred if claim.command.session_id in again]
+        answers = _asked(runtime, worker_id, left, waiting)
+        batch = left
+    return Processed(ended, deferred)
+
+
+def _asked(
+    runtime: Runtime, worker_id: str, batch: Sequence[Claim], waiting: Mapping[str, FeedbackError]
+) -> dict[str, Answer]:
+    """What live owners and agents answer, by Session; given why each Session's commands wait."""
+    answers: dict[str, Answer] = {}
+    if owners := [error.owner for error in waiting.values() if isinstance(error, FlushNeeded)]:
+        answers |= FlushDesk(runtime.redis, worker_id, runtime.settings.flush_timeout).ask(owners)
+    questions: dict[str, list[LogQuestion]] = {}
+    for session_id, error in waiting.items():
+        if isinstance(error, EvidenceNeeded):
+            commands = [claim.command for claim in batch if claim.command.session_id == session_id]
+            questions.setdefault(error.host, []).append(question_of(error.host, commands))
+    if questions:
+        answers |= AgentDesk(runtime.redis, worker_id, runtime.settings.agent_timeout).ask(questions)
+    return answers
 
 
 def _claim(queue: ClaimQueue, partition: PartitionId, most: int) -> list[Claimed]:

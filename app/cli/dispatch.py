@@ -18,6 +18,7 @@ _COMMANDS = {
     "up": ("up", "run everything on this machine: server, worker, projector"),
     "worker": ("worker", "run one worker; several share the partitions"),
     "projector": ("projector", "run the projector, which answers list queries"),
+    "agent": ("agent", "run where the Session logs are, for workers that do not see them"),
     "gateway": ("gateway", "serve HTTP: ratings, live events"),
     "token": ("token", "create, list or revoke the gateway's bearer tokens"),
     "put": ("ratings", "rate a message"),

@@ -28,8 +28,13 @@ def add_serving(parser: ArgumentParser) -> None:
     parser.add_argument("--log-json", action="store_true", help="log JSON objects instead of key=value pairs")
 
 
-def serve(arguments: Namespace, process: Callable[[Settings, threading.Event], None]) -> ExitCode:
-    """Run `process` until it is asked to stop.
+def serve(
+    arguments: Namespace,
+    process: Callable[[Settings, threading.Event], None],
+    *,
+    settings_from: Callable[[Namespace], Settings] = settings_of,
+) -> ExitCode:
+    """Run `process` until it is asked to stop. `settings_from` says how its settings are found.
 
     Raises:
         FeedbackError: what needs an operator.
@@ -37,7 +42,7 @@ def serve(arguments: Namespace, process: Callable[[Settings, threading.Event], N
     crashpoints.arm(os.environ)
     # Whoever forgot to start a system is told so, and not asked for a setting that it would have had.
     require_server(client_settings(arguments), arguments.data)
-    settings = settings_of(arguments)
+    settings = settings_from(arguments)
     refuse_unfit_server(require_server(settings, arguments.data))
     setup_logging(json_lines=arguments.log_json or arguments.json)
     stop = threading.Event()

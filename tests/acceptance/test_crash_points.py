@@ -36,9 +36,21 @@ PROJECTOR = (CrashPoint.BEFORE_CHECKPOINT, CrashPoint.AFTER_CHECKPOINT)
 GENERATIONS = (CrashPoint.AFTER_SUCCESSION, CrashPoint.BEFORE_RETIRING, CrashPoint.AFTER_RETIRING)
 STRAGGLERS = (CrashPoint.BEFORE_MOVE, CrashPoint.AFTER_MOVE)
 """These and those: `test_generation_crashes`. What is set aside: `test_set_aside`."""
+AGENT = (
+    CrashPoint.AFTER_ASKING,
+    CrashPoint.AFTER_REGISTERING,
+    CrashPoint.AFTER_QUESTION,
+    CrashPoint.AFTER_READING,
+    CrashPoint.BEFORE_TELLING,
+)
+"""These where logs are elsewhere: `test_agents`."""
 ENGINE = (CrashPoint.AFTER_BARRIER, CrashPoint.BEFORE_COMMIT, CrashPoint.INSIDE_COMMIT, CrashPoint.AFTER_COMMIT)
 WORKER = (
-    *(point for point in CrashPoint if point not in (*PROJECTOR, *GENERATIONS, *STRAGGLERS, CrashPoint.AFTER_ASIDE)),
+    *(
+        point
+        for point in CrashPoint
+        if point not in (*PROJECTOR, *GENERATIONS, *STRAGGLERS, *AGENT, CrashPoint.AFTER_ASIDE)
+    ),
     INSIDE_ACKNOWLEDGEMENT,
 )
 ALIVE = tuple(place for place in WORKER if place is not CrashPoint.INSIDE_COMMIT)

@@ -6,7 +6,8 @@ from typing import cast
 
 import pytest
 
-from barrier.logs import LogBarrier, Need
+from barrier.logs import LogBarrier
+from barrier.rules import Need
 from feedback.errors import LogCorrupt, LogUnreadable
 from feedback.model import SessionIdentity
 from persistence.session_log import LogView, SessionLogs

@@ -46,7 +46,7 @@ def fail(parking: ParkingLot, claims: Sequence[Claim], now_s: float, error: Feed
 def due(parking: ParkingLot, now_s: float) -> list[Claim]:
     """The commands to be tried, of Sessions that wait for no flush."""
     ready = parking.due(now_s)
-    assert ready.flushes == {}
+    assert ready.answers == {}
     return list(ready.claims)
 
 
@@ -180,7 +180,7 @@ def test_a_session_waits_for_its_owners_flush() -> None:
     assert due(parking, 1.0) == []
     parking.flush_answered(FlushReply(request_id="r", status="flushed", durable=7), 1.0)
     answered = parking.due(1.0)
-    assert (answered.claims, answered.flushes) == ([A, B], {"s": Flushed(OWNER.identity, 7)})
+    assert (answered.claims, answered.answers) == ([A, B], {"s": Flushed(OWNER.identity, 7)})
     assert parking.settle([A, B], [], 1.0) == []
     assert (len(parking), parking.next_due()) == (0, None)
 
@@ -206,7 +206,7 @@ def test_a_flush_that_nobody_answered_has_failed() -> None:
     wait_for_flush(parking, [A], 0.0)
     late = parking.due(5.0)
     assert late.claims == [A]
-    assert isinstance(late.flushes["s"], FlushUnanswered)
+    assert isinstance(late.answers["s"], FlushUnanswered)
     assert fail(parking, [A], 5.0, FlushUnanswered("no answer")) == []
     parking.flush_answered(FlushReply(request_id="r", status="flushed"), 6.0)
     assert due(parking, 5.0 + delay(1, 0.0)) == [A]

@@ -1,0 +1,225 @@
+"""The agent of a host: does the barrier where the logs are, for those who cannot see them (docs/agents.md)."""
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from uuid import uuid4
+
+import msgspec
+from msgspec import Struct
+from redis import Redis
+from redis.exceptions import NoScriptError
+
+from barrier.flush import FlushDesk, new_request_id, read_reply
+from barrier.judging import Judge
+from barrier.rules import Answer, FlushNeeded, Need, outcome_of, unanswered
+from feedback import keys
+from feedback.calls import wall_clock_ms
+from feedback.crashpoints import CrashPoint, reach
+from feedback.evidence import (
+    EvidenceReply,
+    EvidenceRequest,
+    Finding,
+    Found,
+    LogQuestion,
+    Registration,
+    decode_request,
+    encode_reply,
+)
+from feedback.flushing import FlushReply, LiveOwner
+from feedback.lines import Lines
+from feedback.live_owners import live_owners
+from feedback.scripting import Script
+
+logger = logging.getLogger(__name__)
+
+_tell = Script("feedback", "live_reply")
+
+_MOST_TAKEN = 64
+_MOST_FLUSHING = 10_000
+_REPLY_BYTES = 4 * 2**20
+
+
+class _Flushing(Struct, frozen=True):
+    """A question that waits for the Session's live owner."""
+
+    request: EvidenceRequest
+    question: LogQuestion
+    owner: LiveOwner
+    until_s: float
+
+
+class Agent:
+    """Takes requests of one host, and answers each in one reply or several. For one thread.
+
+    What it loses when it ends, those who asked ask again. A Session whose owner flushes holds up no other.
+    """
+
+    def __init__(self, redis: Redis, host: str, me: Registration, judge: Judge, *, flush_timeout_s: float) -> None:
+        """`redis` is used by this object alone; its owner closes it, after `close`."""
+        self._redis = redis
+        self._lines = Lines(redis)
+        self._host = host
+        self._me = me
+        self._judge = judge
+        self._flushes = FlushDesk(redis, me.agent_id, flush_timeout_s)
+        self._flushing: dict[str, _Flushing] = {}
+        self._ready: list[tuple[str, bytes]] = []
+        """Replies and the wake lists that they go to: they go out with the next look for requests."""
+
+    def step(self, block_s: float, *, serves: bool = True) -> None:
+        """Tell what is ready, take what has come, waiting at most `block_s` for it, and have the evidence ready.
+
+        An agent that does not serve (any more) takes no requests.
+
+        Raises:
+            RedisError: what was taken is lost; whoever asked asks again.
+        """
+        rings, documents = self._exchange(self._patience_s(block_s), serves=serves)
+        requests = list(self._readable(documents))
+        if requests:
+            reach(CrashPoint.AFTER_QUESTION)
+            self._look(requests)
+        for ring in rings:
+            if (reply := read_reply(ring)) is not None:
+                self._flushed(reply)
+        self._give_up()
+
+    def flush(self) -> None:
+        """Tell what is ready."""
+        if (replies := self._replies()) is not None:
+            _tell(self._redis, *replies)
+
+    def recover(self) -> None:
+        """After a failure: old connections may lead to a server that is the primary no more."""
+        self._lines.drop()
+        self._redis.connection_pool.disconnect()
+
+    def close(self) -> None:
+        """Close the connections that this agent made."""
+        self._lines.close()
+
+    def _patience_s(self, block_s: float) -> float:
+        until = min((flushing.until_s for flushing in self._flushing.values()), default=float("inf"))
+        return max(0.001, min(block_s, until - time.monotonic()))
+
+    def _exchange(self, block_s: float, *, serves: bool) -> tuple[list[bytes], list[bytes]]:
+        """Send what is ready and take what has come, in one write: rings on the wake list, or requests."""
+        replies = self._replies()
+        lists = [keys.wake(self._me.agent_id), *([keys.agent_requests(self._host)] if serves else [])]
+        take = ("BLMPOP", f"{block_s:.3f}", len(lists), *lists, "LEFT", "COUNT", _MOST_TAKEN)
+        try:
+            *_, taken = self._lines.send(*([_tell.by_digest(*replies)] if replies else []), take)
+        except NoScriptError:
+            assert replies is not None, "it is the only script"
+            *_, taken = self._lines.send(_tell.by_source(*replies), take)
+        if taken is None:
+            return [], []
+        name, found = taken
+        return (found, []) if name.decode() == lists[0] else ([], found)
+
+    def _replies(self) -> tuple[list[str], list[bytes | int]] | None:
+        """Keys and arguments of the script that tells what is ready, which is so no more."""
+        if not self._ready:
+            return None
+        ready, self._ready = self._ready, []
+        reach(CrashPoint.BEFORE_TELLING)
+        return [keys.wake(reply_to) for reply_to, _ in ready], [keys.WAKE_TTL_S, *(reply for _, reply in ready)]
+
+    def _readable(self, documents: Iterable[bytes]) -> Iterable[EvidenceRequest]:
+        """The requests that somebody may still be waiting for."""
+        now_ms = wall_clock_ms()
+        for document in documents:
+            try:
+                request = decode_request(document)
+            except msgspec.MsgspecError as error:
+                logger.warning("malformed request dropped: %s", error)
+                continue
+            if request.host == self._host and request.deadline > now_ms:
+                yield request
+
+    def _look(self, requests: Sequence[EvidenceRequest]) -> None:
+        """Judge what can be judged now, and have the other Sessions' owners asked to flush."""
+        asked = {question.session_id for request in requests for question in request.sessions}
+        owners = live_owners(self._redis, asked)
+        flushing: list[tuple[EvidenceRequest, LogQuestion, LiveOwner]] = []
+        for request in requests:
+            # One question a Session: whoever puts two at once gets an answer to the last.
+            questions = {question.session_id: question for question in request.sessions}
+            found: list[Found] = []
+            for session_id, finding in self._judged(questions.values(), owners).items():
+                if isinstance(finding, FlushNeeded):
+                    flushing.append((request, questions[session_id], finding.owner))
+                else:
+                    found.append(Found(session_id, finding))
+            self._tell(request, found)
+        reach(CrashPoint.AFTER_READING)
+        self._ask_to_flush(flushing)
+
+    def _judged(
+        self, questions: Iterable[LogQuestion], owners: dict[str, LiveOwner]
+    ) -> dict[str, Finding | FlushNeeded]:
+        return self._judge.judged(
+            {
+                question.session_id: (question, Need(durable=question.durable, owner=owners.get(question.session_id)))
+                for question in questions
+            }
+        )
+
+    def _ask_to_flush(self, needed: Sequence[tuple[EvidenceRequest, LogQuestion, LiveOwner]]) -> None:
+        """Ask live owners. Past what may wait, questions are dropped: they are asked again."""
+        room = max(0, _MOST_FLUSHING - len(self._flushing))
+        asked = {new_request_id(): one for one in needed[:room]}
+        if asked:
+            until_s = self._flushes.request({key: owner for key, (_, _, owner) in asked.items()})
+            self._flushing |= {key: _Flushing(*one, until_s) for key, one in asked.items()}
+            reach(CrashPoint.AFTER_FLUSH_REQUEST)
+
+    def _flushed(self, reply: FlushReply) -> None:
+        flushing = self._flushing.pop(reply.request_id, None)
+        if flushing is not None:
+            self._answered(flushing, outcome_of(reply, flushing.owner))
+
+    def _give_up(self) -> None:
+        """Owners that did not answer in time."""
+        now = time.monotonic()
+        for key in [key for key, flushing in self._flushing.items() if flushing.until_s <= now]:
+            flushing = self._flushing.pop(key)
+            self._answered(flushing, unanswered(flushing.owner))
+
+    def _answered(self, flushing: _Flushing, answer: Answer) -> None:
+        """Judge what was read after the flush: the owner's word alone never counts."""
+        question = flushing.question
+        need = Need(durable=question.durable, owner=flushing.owner, answer=answer)
+        finding = self._judge.judged({question.session_id: (question, need)})[question.session_id]
+        assert not isinstance(finding, FlushNeeded), "the owner was asked"
+        self._tell(flushing.request, [Found(question.session_id, finding)])
+
+    def _tell(self, request: EvidenceRequest, found: Sequence[Found]) -> None:
+        """Have it told, in replies that are not too large."""
+        some: list[Found] = []
+        size = 0
+        for one in found:
+            length = len(msgspec.msgpack.encode(one))
+            if some and size + length > _REPLY_BYTES:
+                self._reply(request, some)
+                some, size = [], 0
+            some.append(one)
+            size += length
+        if some:
+            self._reply(request, some)
+
+    def _reply(self, request: EvidenceRequest, found: Sequence[Found]) -> None:
+        reply = EvidenceReply(
+            request_id=request.request_id,
+            host=self._host,
+            agent_id=self._me.agent_id,
+            root=self._me.root,
+            sessions=tuple(found),
+        )
+        self._ready.append((request.reply_to, encode_reply(reply)))
+
+
+def new_agent(root: str) -> Registration:
+    """An agent of a new id; never the name of another list that somebody waits on."""
+    return Registration(f"agent-{uuid4().hex}", root)
