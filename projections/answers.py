@@ -5,13 +5,13 @@ only when the store says that its revision is the current one.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
 
 from feedback.commands import parse_command_id
-from feedback.errors import CommandFailed, FeedbackError, StoreUnavailable
+from feedback.errors import CommandExpired, CommandFailed, FeedbackError, StoreUnavailable
 from feedback.events import decode_event, result_of
 from feedback.failures import Failure, failure_of
 from feedback.lists import CachedList
@@ -81,6 +81,8 @@ class Answers:
             record = self._store.record(parse_command_id(query.command_id))
             if record is None:
                 return encode_answer(Unknown())
+            if record.is_expired:
+                return failed(CommandExpired(f"the deadline of command {query.command_id} passed; nothing was applied"))
             event = decode_event(record.event)
         except FeedbackError as error:
             return failed(error)
@@ -104,7 +106,7 @@ class Answers:
         # Whoever missed it in the cache will find it there the next time.
         missed = {query.session_id for query, _ in resolved if query.missed}
         wanted = {key: found for key, found in there.items() if key in missed or (key in rows and key not in answers)}
-        for key, view in self._current(wanted).items() if wanted else ():
+        for key, view in self._current(wanted, rows).items() if wanted else ():
             rows[key] = StoredSession(view.identity, view.revision)
             answers[key] = _listed(view.items, view.revision)
             self._remembered.put(key, rows[key], answers[key])
@@ -113,31 +115,38 @@ class Answers:
             for query, found in resolved
         ]
 
-    def _current(self, wanted: Mapping[str, SessionIdentity]) -> dict[str, CachedList]:
-        """The current lists of these Sessions, which are cached from here on: nobody who reads there sees older ones.
+    def _current(
+        self, wanted: Mapping[str, SessionIdentity], rows: Mapping[str, StoredSession]
+    ) -> dict[str, CachedList]:
+        """The lists of these Sessions, current since `rows` were read, and cached from here on: who reads there sees
+        no older ones.
 
         Raises:
             StoreUnavailable: the store could not be read.
         """
         for _ in range(_FILL_ATTEMPTS):
-            # The cache first: what it holds was committed, so the store read later cannot be behind it.
             snapshot = self._cache.read(tuple(wanted))
-            rows = self._store.stored_sessions(tuple(wanted))
-            false = {key for key in wanted if not _possible(key, snapshot, rows.get(key))}
+            false = self._false(wanted, snapshot, rows)
             self._cache.drop(false)
             views: dict[str, CachedList] = {}
             fills: list[CachedList] = []
             for key, identity in wanted.items():
-                row, cached = rows.get(key), snapshot.views.get(key)
-                noted = snapshot.latest.get(key)
-                if cached is not None and key not in false and _is_of(cached, row) and noted == cached.revision:
+                cached = snapshot.views.get(key)
+                if cached is not None and key not in false and _is_current(cached, rows.get(key), snapshot.latest):
                     views[key] = cached
                 else:
-                    views[key] = (load(self._store, key) if row else None) or _unrated(key, identity)
+                    views[key] = load(self._store, key) or _unrated(key, identity)
                     fills.append(views[key])
             if not fills or self._cache.store(snapshot.era, fills, noted=snapshot.latest.keys() - false):
                 return views
         raise StoreUnavailable("the cached lists are being made anew again and again")
+
+    def _false(self, session_ids: Iterable[str], snapshot: Snapshot, rows: Mapping[str, StoredSession]) -> set[str]:
+        """Whose entries cannot stem from the history of the store's rows."""
+        ahead = [key for key in session_ids if not _possible(key, snapshot, rows.get(key))]
+        # What was cached was committed before, so a row that is read now is not behind it.
+        later = self._store.stored_sessions(tuple(ahead)) if ahead else {}
+        return {key for key in ahead if not _possible(key, snapshot, later.get(key))}
 
 
 def failed(error: FeedbackError) -> bytes:
@@ -152,8 +161,10 @@ def _possible(session_id: str, snapshot: Snapshot, row: StoredSession | None) ->
     return snapshot.latest.get(session_id, 0) <= committed and (view is None or possible(view, row))
 
 
-def _is_of(view: CachedList, row: StoredSession | None) -> bool:
-    return view.revision == 0 if row is None else (view.revision, view.identity) == (row.revision, row.identity)
+def _is_current(view: CachedList, row: StoredSession | None, latest: Mapping[str, int]) -> bool:
+    """Whether the view is the row's, and noted as the latest, so that who reads without the store takes it."""
+    is_of_row = view.revision == 0 if row is None else (view.revision, view.identity) == (row.revision, row.identity)
+    return is_of_row and latest.get(view.session_id) == view.revision
 
 
 def _unrated(session_id: str, identity: SessionIdentity) -> CachedList:
