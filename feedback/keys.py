@@ -12,8 +12,8 @@
 | trials | hash: partition number -> job id tried alone, or "" | until an owner's claims are done; one per generation |
 | events | stream, entry id `<sequence>-0` | trimmed by length |
 | checkpoint | hash: partition -> sequence | for ever; one per generation |
-| list cache | hash: era, revision, body | CACHE_TTL_S after the last write |
-| list era | string: a token; entries of another era count as absent | for ever; made anew when lost |
+| list cache | hash: era, revision, body, latest revision told of | CACHE_TTL_S after the last write of a list |
+| list era | string: replication id, token; entries of another era are absent | for ever; made anew when lost |
 | queries, reply | lists | REPLY_TTL_S |
 | live Session | hash: owner, session, created_at, cwd | LIVE_TTL_S, renewed by its owner |
 | owner of live Sessions | string | the owner's heartbeat TTL |
