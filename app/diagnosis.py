@@ -105,6 +105,9 @@ def _store(settings: Settings) -> Iterator[Finding]:
 
 
 def _log_root(settings: Settings) -> Iterator[Finding]:
+    if settings.logs == "agents":
+        yield Finding("Session logs", "elsewhere: workers ask the agents of hosts")
+        return
     logs = SessionLogs(check_root(settings.sessions))
     some = "holds Sessions" if logs.sessions(limit=1) else "holds no Session yet"
     yield Finding("Session logs", f"{settings.sessions} {some}")

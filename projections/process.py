@@ -17,6 +17,7 @@ from feedback.model import SessionIdentity
 from feedback.settings import Settings
 from persistence.session_log import SessionLogs
 from persistence.sidecar import open_store
+from projections.agents import AgentIdentities
 from projections.queries import Responder
 from projections.runner import Follower
 
@@ -48,7 +49,7 @@ class CurrentIdentities:
 def run_projector(settings: Settings, stop: StopEvent, *, connect_to: Callable[[str], Redis] = connect) -> None:
     """Follow events and answer queries until `stop` is set, then close everything.
 
-    `connect_to` makes a client for a URL; called once per thread. When one thread fails, `stop` is set, so that
+    `connect_to` makes a client for a URL; called several times. When one thread fails, `stop` is set, so that
     the other ends too, and the failure is raised.
 
     Raises:
@@ -58,13 +59,18 @@ def run_projector(settings: Settings, stop: StopEvent, *, connect_to: Callable[[
     """
     with ExitStack() as closing_down:
         store = closing_down.enter_context(closing(open_store(settings.sidecar_url)))
-        clients = [closing_down.enter_context(closing(connect_to(settings.redis_url))) for _ in range(3)]
-        logs = SessionLogs(Path(settings.sessions), index_bytes=settings.index_bytes)
-        identities = CurrentIdentities(logs, clients[2])
+        clients = [closing_down.enter_context(closing(connect_to(settings.redis_url))) for _ in range(5)]
+        identities = None
+        if settings.logs == "local":
+            logs = SessionLogs(Path(settings.sessions), index_bytes=settings.index_bytes)
+            identities = CurrentIdentities(logs, clients[2])
+        agents = closing_down.enter_context(closing(AgentIdentities(clients[3], clients[4], settings.agent_timeout)))
         readers = closing_down.enter_context(ThreadPoolExecutor(settings.io_threads, "session-log"))
         parts = closing_down.enter_context(ThreadPoolExecutor(2, "projector"))
         follower = Follower(clients[0], store)
-        responder = closing_down.enter_context(closing(Responder(clients[1], store, identities, readers)))
+        responder = closing_down.enter_context(
+            closing(Responder(clients[1], store, identities, readers, agents=agents, host=settings.host))
+        )
         try:
             running = [parts.submit(part.run, stop) for part in (follower, responder)]
             _log.info("projector started")

@@ -23,7 +23,7 @@ from persistence.sidecar.store import SidecarStore
 from projections.answers import Answers, NotYet, failed
 from projections.cache import ListCache, drop_foreign
 from projections.patience import run_patiently
-from projections.resolving import Resolver
+from projections.resolving import Agents, Resolver
 
 _log = logging.getLogger(__name__)
 _put_replies = Script("projections", "reply")
@@ -49,12 +49,24 @@ class _Waiting(Struct, frozen=True):
 class Responder:
     """Answers the queries of one deployment. For one thread; any number may run, on any machine."""
 
-    def __init__(self, redis: Redis, store: SidecarStore, identities: SessionIdentities, threads: Executor) -> None:
-        """`redis` is used by this responder alone; its owner closes it, after `close`. `threads` read Session logs."""
+    def __init__(
+        self,
+        redis: Redis,
+        store: SidecarStore,
+        identities: SessionIdentities | None,
+        threads: Executor,
+        *,
+        agents: Agents | None = None,
+        host: str = "",
+    ) -> None:
+        """`redis` is used by this responder alone; its owner closes it, after `close`. `threads` read Session logs.
+
+        `identities`, `agents` and `host` as `projections.resolving.Resolver` has them.
+        """
         self._redis = redis
         self._lines = Lines(redis)
         self._answers = Answers(ListCache(redis), store)
-        self._resolver = Resolver(identities, threads)
+        self._resolver = Resolver(identities, threads, agents=agents, host=host)
         self._waiting: dict[str, _Waiting] = {}
         self._next_check = 0.0
         self._ready: list[tuple[str, bytes]] = []

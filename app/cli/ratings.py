@@ -51,14 +51,14 @@ def configure(command: str, parser: ArgumentParser) -> None:
         parser.add_argument("--command-id", metavar="UUID", help="makes it safe to send again; made up when left out")
     parser.add_argument("--timeout", metavar="S", type=float, default=_TIMEOUT_S, help="seconds to wait (30)")
     add_common(parser)
-    add_settings(parser, "redis_url")
+    add_settings(parser, "redis_url", "host")
 
 
 def run(arguments: Namespace) -> ExitCode:
     settings = client_settings(arguments)
     url = require_server(settings, arguments.data)
     _expect_answer(url, check_timeout(arguments.timeout))
-    with FeedbackClient.from_url(url) as client:
+    with FeedbackClient.from_url(url, host=settings.host or None) as client:
         result = _call(client, arguments)
     if arguments.json:
         write_json(result)
