@@ -32,7 +32,7 @@ from persistence.sidecar.postgres_connections import PostgresConnections, Query,
 from persistence.sidecar.postgres_rows import columns, id_bytes, item_from, record_from, session_from
 from persistence.sidecar.postgres_schema import SLOTS
 from persistence.sidecar.postgres_text import key_of
-from persistence.sidecar.postgres_writes import write_changes, write_deadlines, write_records
+from persistence.sidecar.postgres_writes import write_changes, write_deadlines, write_expired, write_records
 from persistence.sidecar.store import Change, CommandRecord, PartitionsFenced, Snapshot, StoredSession
 
 _FENCES: LiteralString = """
@@ -100,7 +100,8 @@ class PostgresTransaction:
         """
         self._check_open()
         session = self._session_to_write(changes)
-        follow(records, self._sequences)
+        outcomes = [record for record in records if not record.is_expired]
+        follow(outcomes, self._sequences)
         folded = fold(changes, self._sessions)
         slot = min((partition.number for partition in self._epochs), default=0) % SLOTS
         with self._connections.guard(session):
@@ -108,7 +109,8 @@ class PostgresTransaction:
                 self._sending.enter_context(session.pipeline())
                 self._is_sending = True
             write_changes(session, folded, slot)
-            write_records(session, records, slot)
+            write_records(session, outcomes, slot)
+            write_expired(session, [record for record in records if record.is_expired], slot)
             write_deadlines(session, deadlines)
             session.pgconn.flush()
         self._sessions |= {**folded.started, **folded.changed}

@@ -52,6 +52,21 @@ _RECORD: LiteralString = """
         RETURNING 1
     )
     UPDATE tally SET commands = commands + (SELECT count(*) FROM recorded) WHERE slot = %s"""
+# Whoever writes under a number holds the lock of its partition's fence.
+_EXPIRE: LiteralString = """
+    WITH recorded AS (
+        INSERT INTO command (generation, partition, sequence, id, session, long_session, digest, event,
+                             applied_at, expires_at)
+        SELECT 0, expired.partition,
+               row_number() OVER (PARTITION BY expired.partition)
+               + coalesce((SELECT max(sequence) FROM command
+                           WHERE generation = 0 AND command.partition = expired.partition), 0),
+               id, session, long_session, digest, ''::bytea, applied_at, expires_at
+        FROM unnest(%b::bigint[], %b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::bigint[], %b::bigint[])
+            AS expired (partition, id, session, long_session, digest, applied_at, expires_at)
+        RETURNING 1
+    )
+    UPDATE tally SET commands = commands + (SELECT count(*) FROM recorded) WHERE slot = %s"""
 _ADVANCE: LiteralString = """
     UPDATE fence SET sequence = advanced.sequence
     FROM unnest(%b::bigint[], %b::bigint[], %b::bigint[]) AS advanced (generation, partition, sequence)
@@ -108,6 +123,24 @@ def write_records(session: Session, records: Sequence[CommandRecord], slot: int)
     heads = {record.partition: record.sequence for record in records}
     advanced = [(partition.generation, partition.number, sequence) for partition, sequence in heads.items()]
     session.execute(_ADVANCE, columns(advanced))
+
+
+def write_expired(session: Session, records: Sequence[CommandRecord], slot: int) -> None:
+    """Send records of expired commands, which follow those of their number (`EXPIRED` of the protocol)."""
+    if records:
+        rows = [
+            (
+                record.partition.number,
+                id_bytes(record.command_id),
+                key_of(record.session_id),
+                long_of(record.session_id),
+                record.digest,
+                record.applied_at,
+                record.expires_at,
+            )
+            for record in records
+        ]
+        session.execute(_EXPIRE, (*columns(rows), slot))
 
 
 def write_deadlines(session: Session, deadlines: Mapping[str, int]) -> None:

@@ -38,6 +38,11 @@ _DELETE_ITEM = "DELETE FROM item WHERE session = ? AND message_id = ?"
 _PUT_RECORD = """INSERT INTO command
                      (generation, partition, sequence, id, session, digest, event, applied_at, expires_at)
                  VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+# Generation 0 is `EXPIRED` of the protocol.
+_PUT_EXPIRED = """INSERT INTO command
+                      (generation, partition, sequence, id, session, digest, event, applied_at, expires_at)
+                  SELECT 0, ?1, coalesce(max(sequence), 0) + 1, ?2, ?3, ?4, x'', ?5, ?6
+                  FROM command WHERE generation = 0 AND partition = ?1"""
 COUNT = "UPDATE meta SET value = value + ? WHERE name = ?"
 _MOVE_DEADLINE = "UPDATE command SET expires_at = ?1 WHERE id = ?2 AND expires_at < ?1"
 
@@ -85,6 +90,11 @@ def find_session(connection: sqlite3.Connection, session_id: str) -> tuple[int, 
         return None
     key, created_at, cwd, revision = row
     return key, StoredSession(SessionIdentity(created_at=created_at, cwd=cwd), revision)
+
+
+def _expired_row(record: CommandRecord) -> tuple[object, ...]:
+    head = (record.partition.number, _id_bytes(record.command_id), record.session_id, record.digest)
+    return (*head, record.applied_at, record.expires_at)
 
 
 class SqliteTransaction:
@@ -138,8 +148,8 @@ class SqliteTransaction:
                 item of a Session without a row.
         """
         self._check_open()
-        rows = self._number(records)
-        self._added = Counter(commands=len(rows))
+        rows = self._number([record for record in records if not record.is_expired])
+        self._added = Counter(commands=len(records))
         revisions: dict[int, int] = {}
         for change in changes:
             if isinstance(change, StartSession):
@@ -154,6 +164,7 @@ class SqliteTransaction:
                 assert_never(change)
         self._connection.executemany(_NEW_REVISION, [(revision, key) for key, revision in revisions.items()])
         self._connection.executemany(_PUT_RECORD, rows)
+        self._connection.executemany(_PUT_EXPIRED, [_expired_row(record) for record in records if record.is_expired])
         heads = ((sequence, part.generation, part.number) for part, sequence in self._sequences.items())
         self._connection.executemany(_ADVANCE, heads)
         self._connection.executemany(

@@ -44,6 +44,9 @@ class CommandRecord(Struct, frozen=True, kw_only=True):
     """A command's outcome: its event (`feedback.events`, encoded), from which the answer follows.
 
     `sequence` is dense per partition, from 1. Times in milliseconds since the Unix epoch.
+
+    That a command expired is recorded as well, so that a worker with an earlier clock does not apply it after all: a
+    record without event, which stands in no partition's sequence (generation `EXPIRED`, any number).
     """
 
     command_id: str
@@ -54,6 +57,15 @@ class CommandRecord(Struct, frozen=True, kw_only=True):
     event: bytes
     applied_at: int
     expires_at: int
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether all that is recorded is that the command expired."""
+        return self.partition.generation == EXPIRED
+
+
+EXPIRED = 0
+"""No generation: where the records of expired commands stand."""
 
 
 class RecordedOutcome(Struct, frozen=True):
@@ -163,6 +175,8 @@ class StoreTransaction(Protocol):
         """Write changes in order, then the records, and advance each partition's sequence to its last record's.
 
         `deadlines` moves the `expires_at` of records that exist (command id -> milliseconds) later, never earlier.
+        Records of expired commands are numbered by the engine, whatever their sequence says; the partition of their
+        number must be one that the transaction was opened for.
 
         Raises:
             ValueError: a record's sequence does not follow its partition's last one, its partition is not one that

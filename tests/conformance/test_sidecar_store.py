@@ -8,6 +8,8 @@ from feedback.model import SessionIdentity
 from feedback.partitions import PartitionId
 from persistence.sidecar import SidecarStore
 from persistence.sidecar.store import (
+    EXPIRED,
+    HISTORY_START,
     DeleteItem,
     Fence,
     PartitionsFenced,
@@ -291,6 +293,39 @@ class TestRecords:
         assert store.record(kept.command_id) == kept
         assert store.record(young.command_id) == replace(young, expires_at=200)
         assert store.record(UNKNOWN_ID) is None
+
+
+class TestExpired:
+    def test_is_recorded_beside_the_outcomes(self, engine: Engine, store: SidecarStore) -> None:
+        """It has no event and no place in any sequence; it is found by its id, counted, and forgotten in its time."""
+        epochs = {one: fence.epoch for one, fence in store.acquire_fences([P0, P1], "a").items()}
+        late = [
+            replace(record(0, partition=PartitionId(EXPIRED, number), expires_at=30), event=b"") for number in (0, 1, 0)
+        ]
+        commit(store, start("s", "m"), [record(1), *late[:2]], epochs=epochs)
+        commit(store, records=[late[2], record(2)], epochs=epochs)
+        with store.transaction(epochs) as transaction:
+            found = transaction.load([one.command_id for one in late], []).records
+        for one in late:
+            stored = store.record(one.command_id)
+            assert found[one.command_id] == stored
+            assert stored is not None
+            assert stored.is_expired
+            assert replace(stored, sequence=0) == one
+        assert store.heads([P0, P1]) == {P0: 2, P1: 0}
+        assert [sequence for sequence, _ in store.outcomes(P0, 0, 10)] == [1, 2]
+        assert [one.event for one in store.history("s", HISTORY_START, 10)] == [b"event 1", b"event 2"]
+        assert (store.health().commands, store.health().findings) == (5, engine.flaws)
+        assert store.prune(expired_before=31, limit=10) == 3
+        assert store.health().commands == 2
+
+    def test_bars_its_id(self, store: SidecarStore) -> None:
+        epoch = store.acquire_fences([P0], "a")[P0].epoch
+        late = replace(record(0, partition=PartitionId(EXPIRED, 0)), event=b"")
+        commit(store, records=[late], epochs={P0: epoch})
+        for again in (late, record(1, command_id=late.command_id)):
+            with pytest.raises(ValueError):
+                commit(store, records=[again], epochs={P0: epoch})
 
 
 class TestPrune:

@@ -76,12 +76,20 @@ def test_ten_years_refuse_and_forget_nothing(
     before = put_command(SESSION, "m1")
     with serving(settings, projector=False):
         answer = client.submit(request_of(before)).result()
+    refused = [put_command(SESSION, "m2") for _ in range(3)]
     with serving(settings, projector=False, clock_ms=off_by(years_ms)):
-        for _ in range(3):
+        for command in refused:
             with pytest.raises(refusal):
-                client.put(SESSION, "m2", "positive")
-    forget(redis_client, before.command_id)
-    with serving(settings, projector=False):
+                client.submit(request_of(command)).result()
+    for command in (before, *refused):
+        forget(redis_client, command.command_id)
+    with serving(settings):
         assert client.submit(request_of(before)).result() == answer
+        for command in refused if refusal is CommandExpired else ():
+            # It was said that it never will be applied, which the store knows when Redis has forgotten it.
+            with pytest.raises(CommandExpired):
+                client.result_of(command.command_id)
+            with pytest.raises(CommandExpired):
+                client.submit(request_of(command)).result()
         assert client.put(SESSION, "m2", "positive").ok
     assert [event.revision for event in stored_events(settings)] == [1, 2]

@@ -317,7 +317,7 @@ def test_wrong_settings_of_a_stock_worker_fail_typed_at_the_client(
     settings: Settings, client: FeedbackClient, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are found before the command is looked at; its caller hears of them all the same."""
-    monkeypatch.setenv("FEEDBACK_SIDECAR_URL", "postgresql://user:secret@host/db")
+    monkeypatch.setenv("FEEDBACK_SIDECAR_URL", "mysql://user:secret@host/db")
     ticket = client.submit(request_of(put_command(SESSION, "m0")))
     burst(queue)
     with pytest.raises(SettingsInvalid, match="sidecar_url") as caught:

@@ -46,7 +46,8 @@ class ContractModel:
 
     def __init__(self) -> None:
         self.sessions: dict[str, dict[str, Any]] = {}
-        self.answers: dict[str, tuple[object, dict[str, Any]]] = {}
+        self.answers: dict[str, tuple[object, dict[str, Any] | None]] = {}
+        """Payload and event members of each command; none of one that was told that it never will be applied."""
         self.sequences: dict[PartitionId, int] = {}
         self.blocked: set[str] = set()
         self.deadlines: dict[str, int] = {}
@@ -67,6 +68,8 @@ class ContractModel:
         if command.command_id in self.answers:
             return self._again(command, payload)
         if now > command.expires_at:
+            self.answers[command.command_id] = payload, None
+            self._outlive(command)
             return "refused", "CommandExpired"
         error = note_error(command)
         if error is None and isinstance(world, FeedbackError):
@@ -84,6 +87,8 @@ class ContractModel:
         known, members = self.answers[command.command_id]
         if known != payload:
             return "refused", "CommandIdReused"
+        if members is None:
+            return "refused", "CommandExpired"
         self._outlive(command)
         return "answered", members
 
@@ -182,6 +187,9 @@ class DictStore:
             self._change(change)
         for record in records:
             assert record.command_id not in self.records, "a command is recorded once"
+            if record.is_expired:
+                self.records[record.command_id] = record
+                continue
             assert record.sequence == self.sequences.get(record.partition, 0) + 1, "sequences are dense"
             self.sequences[record.partition] = record.sequence
             self.records[record.command_id] = record

@@ -212,7 +212,7 @@ def decided(store: DictStore, batch: Sequence[Pending], now: int) -> tuple[Outco
     )
     sequences = {partition: store.sequences.get(partition, 0) for partition in PARTITIONS.values()}
     decisions = decide_batch(snapshot, batch, sequences, now_ms=now, max_note_bytes=MAX_NOTE_BYTES, retention_ms=10**12)
-    store.apply(decisions.changes, decisions.records, decisions.deadlines)
+    store.apply(decisions.changes, (*decisions.records, *decisions.expired), decisions.deadlines)
     return decisions.outcomes
 
 

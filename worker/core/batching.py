@@ -24,6 +24,7 @@ from feedback.events import (
 from feedback.model import Item, SessionIdentity
 from feedback.partitions import PartitionId
 from persistence.sidecar.store import (
+    EXPIRED,
     Change,
     CommandRecord,
     DeleteItem,
@@ -83,6 +84,8 @@ class Decisions(Struct, frozen=True):
     changes: tuple[Change, ...]
     records: tuple[CommandRecord, ...]
     deadlines: Mapping[str, int]
+    expired: tuple[CommandRecord, ...] = ()
+    """Of commands that are told that they expired: that is so for good, whatever the next worker's clock says."""
 
 
 def decide_batch(
@@ -102,7 +105,7 @@ def decide_batch(
     limits = _Limits(now_ms, now_ms + retention_ms + CLOCK_SLACK_MS, max_note_bytes)
     state = _State(snapshot, sequences, limits)
     outcomes = tuple(state.outcome(pending) for pending in batch)
-    return Decisions(outcomes, tuple(state.changes), tuple(state.records), state.deadlines)
+    return Decisions(outcomes, tuple(state.changes), tuple(state.records), state.deadlines, tuple(state.expired))
 
 
 class _Limits(Struct, frozen=True):
@@ -125,6 +128,7 @@ class _State:
         self._blocked: dict[str, FeedbackError] = {}
         self.changes: list[Change] = []
         self.records: list[CommandRecord] = []
+        self.expired: list[CommandRecord] = []
         self.deadlines: dict[str, int] = {}
 
     def outcome(self, pending: Pending) -> Outcome:
@@ -133,7 +137,7 @@ class _State:
             return Deferred(blocking)
         if (record := self._known.get(command.command_id)) is not None:
             return self._recorded(pending, record)
-        if (overdue := self._refused_for_its_deadline(command)) is not None:
+        if (overdue := self._refused_for_its_deadline(pending)) is not None:
             return Refused(overdue)
         verdict = decide(
             command,
@@ -150,12 +154,25 @@ class _State:
             return Refused(verdict.error)
         return self._record(pending, verdict)
 
-    def _refused_for_its_deadline(self, command: Command) -> FeedbackError | None:
-        if command.expires_at < self._limits.now_ms:
-            return CommandExpired(f"the deadline of command {command.command_id} passed; nothing was applied")
+    def _refused_for_its_deadline(self, pending: Pending) -> FeedbackError | None:
+        command = pending.command
         if command.expires_at > self._limits.latest_ms:
             return InvalidRequest("$.expiresAt", "later than the command retention allows")
-        return None
+        if command.expires_at >= self._limits.now_ms:
+            return None
+        record = CommandRecord(
+            command_id=command.command_id,
+            partition=PartitionId(EXPIRED, pending.partition.number),
+            sequence=0,
+            session_id=command.session_id,
+            digest=pending.digest,
+            event=b"",
+            applied_at=self._limits.now_ms,
+            expires_at=command.expires_at,
+        )
+        self._known[command.command_id] = record
+        self.expired.append(record)
+        return expired(command.command_id)
 
     def _recorded(self, pending: Pending, record: CommandRecord) -> Outcome:
         command = pending.command
@@ -163,9 +180,11 @@ class _State:
             return Refused(
                 CommandIdReused(f"command id {command.command_id} was used with another payload; use a new id")
             )
-        if command.expires_at > record.expires_at:
+        if command.expires_at > record.expires_at and not record.is_expired:
             # The record must outlive this copy's deadline too.
             self.deadlines[command.command_id] = min(command.expires_at, self._limits.latest_ms)
+        if record.is_expired:
+            return Refused(expired(command.command_id))
         # Applied under another number of partitions: its event stands in a stream of that generation.
         sequence = record.sequence if record.partition == pending.partition else 0
         return Answered(decode_event(record.event), sequence, record.event)
@@ -237,6 +256,11 @@ class _State:
         self.changes.append(StartSession(session_id, identity))
         for key in [key for key in self._items if key[0] == session_id]:
             del self._items[key]
+
+
+def expired(command_id: str) -> CommandExpired:
+    """What is said of a command whose deadline passed, whenever it is asked about."""
+    return CommandExpired(f"the deadline of command {command_id} passed; nothing was applied")
 
 
 def _identity(barrier: Barrier) -> SessionIdentity | None:
