@@ -29,7 +29,7 @@ class Gateway:
         self.logs = SessionLogs(Path(settings.sessions), index_bytes=settings.index_bytes)
         # Whoever sees the logs reads cached lists without asking the projector.
         logs = self.logs if self.logs.root.is_dir() else None
-        self.client = AsyncFeedbackClient(self.redis, logs=logs, clock_ms=clock_ms)
+        self.client = AsyncFeedbackClient(self.redis, logs=logs, host=settings.host or None, clock_ms=clock_ms)
         self.hub = EventHub(self.redis)
         self.is_draining = False
 

@@ -183,7 +183,7 @@ class Feed:
             mark = f"id: {mark_of_one(delivery.partition, delivery.sequence)}\n".encode()
             if self._revision is not None and delivery.before > self._revision:
                 yield self._reload("lost")
-            self._revision = delivery.revision
+            self._revision = max(self._revision or 0, delivery.revision)
         yield b"%sevent: %b\ndata: %b\n\n" % (mark, delivery.name.encode(), delivery.data)
 
     def _reload(self, reason: Reason) -> bytes:

@@ -22,8 +22,9 @@ _LOOK_EVERY_S = 1.0
 """How often topology and streams are compared with what is followed."""
 _LOST_AFTER_S = 10.0
 """A stream that ends before what was read, for so long, was not published again: its deployment is another one."""
-_ROUND_EVENTS = 1024
-_LEAST_EACH = 16
+_ROUND_EVENTS = 512
+"""Bound on the events of one round, over all partitions: each may hold two notes."""
+_LEAST_EACH = 4
 _FIRST_DELAY_S = 0.1
 _LAST_DELAY_S = 2.0
 

@@ -22,6 +22,7 @@ from feedback.settings import Settings
 from gateway.access.keyset import ASK_EVERY_S, FRESH_S, STALE_S, IssuerUnavailable, KeySet
 from gateway.access.principals import Scope
 from gateway.access.tokens import TokenFile
+from gateway.address import listen
 from gateway.context import Gateway
 from persistence.sidecar import open_store
 from persistence.sidecar.store import HISTORY_START
@@ -187,6 +188,8 @@ def test_off_the_loopback_it_refuses_to_start_without_authentication(settings: S
         half = msgspec.structs.replace(public, gateway_issuer=issuer, gateway_audience=audience)
         with pytest.raises(SettingsInvalid, match=reason):
             Gateway(half)
+    with pytest.raises(SettingsInvalid, match=r"192\.0\.2\.1:0: Cannot assign requested address$"):
+        listen(msgspec.structs.replace(public, gateway_host="192.0.2.1"))
     create(tokens)
     with gateway_serving(public) as url, caller(url) as client:
         assert client.get(LIST, headers={"Host": "any.example"}).status_code == 401
