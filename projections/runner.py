@@ -70,12 +70,15 @@ class Follower:
         room = self._room()
         rows = read_streams(self._redis, self._positions, room=room, block_ms=1 if self._hurries else block_ms)
         self._hurries = False
-        if not rows or time.monotonic() >= self._next_look:
+        look = time.monotonic() >= self._next_look
+        if look:
+            self._cache.renew()
+            self._next_look = time.monotonic() + _LOOK_EVERY_S
+        if look or not rows:
             behind = self._behind()
             # What the streams lack is in the store, maybe more of it than one round takes.
             self._hurries = bool(behind)
             rows = behind | rows
-            self._next_look = time.monotonic() + _LOOK_EVERY_S
         if rows and self._positions:
             self._advance(rows, room)
         return True
@@ -156,7 +159,6 @@ class Follower:
 
     def _behind(self) -> dict[PartitionId, list[Row]]:
         """Partitions whose store is not where this follower is; nothing, and no positions, if Redis has changed."""
-        self._cache.renew()
         topology = self._current_topology()
         partitions = tuple(self._positions)
         known = self._cache.checkpoints(partitions[0].generation)
