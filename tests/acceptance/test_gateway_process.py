@@ -83,7 +83,7 @@ def test_serves_over_tls_names_the_actor_and_ends_in_order(settings: Settings, t
         assert url.startswith("https://localhost:")
         trust = ssl.create_default_context(cafile=str(TLS / "certificate.pem"))
         with httpx.Client(base_url=url, verify=trust, trust_env=False, timeout=30) as client:
-            assert client.get("/readyz").status_code == 200
+            wait_until(lambda: client.get("/readyz").status_code == 200, "a worker has set the server up")
             assert client.put(item_path("s", "m1"), json={"rating": "positive"}, headers=NEW).status_code == 401
             client.headers["Authorization"] = f"Bearer {token}"
             put = client.put(item_path("s", "m1"), json={"rating": "negative", "note": "ß"}, headers=NEW)

@@ -16,7 +16,7 @@ from feedback import FeedbackClient, keys
 from feedback.connection import connect
 from feedback.settings import Settings
 from gateway.server import MOST_HEADER_BYTES
-from tests.harness import serving, settings_for, write_session
+from tests.harness import serving, settings_for, wait_until, write_session
 from tests.integration.gateway_serving import caller, gateway_serving, item_path, remote, segment
 
 pytestmark = pytest.mark.server
@@ -284,7 +284,7 @@ def test_without_a_worker_it_is_alive_and_not_ready_and_says_when_to_come_back(
         failed: Any = remote(client, "list", {"sessionId": "s"})
         assert failed["error"]["message"].startswith("QueueUnavailable: ")
     with gateway_serving(settings) as url, caller(url) as client:
-        assert client.get("/readyz").json() == {"status": "ok"}
+        wait_until(lambda: client.get("/readyz").json() == {"status": "ok"}, "a worker has set the server up")
 
 
 def test_a_command_whose_answer_does_not_come_names_its_id(valkey_url: str, tmp_path: Path) -> None:
