@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -35,6 +35,28 @@ def settings_for(url: str, home: Path, **more: object) -> Settings:
     }
     (home / "sessions").mkdir(parents=True, exist_ok=True)
     return msgspec.convert(usual | more, Settings)
+
+
+HOST = "box-1"
+
+
+class Placed(NamedTuple):
+    """One system: its worker and projector, and where its clients' Session logs are."""
+
+    settings: Settings
+    agents: tuple[Settings, ...] = ()
+    host: str | None = None
+
+
+def here(settings: Settings) -> Placed:
+    """Worker and projector see the log root."""
+    return Placed(settings)
+
+
+def elsewhere(settings: Settings) -> Placed:
+    """They do not, and ask the agent of `HOST`, which does."""
+    blind = msgspec.structs.replace(settings, logs="agents", sessions="/nowhere", host="")
+    return Placed(blind, (msgspec.structs.replace(settings, host=HOST),), HOST)
 
 
 @contextmanager

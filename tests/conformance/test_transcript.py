@@ -19,8 +19,9 @@ from redis import Redis
 from feedback import Delete, FeedbackClient, FeedbackError, Put
 from feedback.requests import parse_request
 from feedback.results import Result
+from feedback.settings import Settings
 from persistence.sidecar import open_store
-from tests.harness import serving, settings_for
+from tests.harness import Placed, elsewhere, here, serving, settings_for
 
 FIXTURES = Path(__file__).parents[2].parent / "shared" / "fixtures"
 TRANSCRIPT = FIXTURES / "transcript"
@@ -137,8 +138,9 @@ def check_stored(sidecar: dict[str, Any], sidecar_url: str, touched: set[str], v
 
 
 @pytest.mark.server
+@pytest.mark.parametrize("place", [here, elsewhere], ids=["logs here", "by an agent"])
 def test_every_step_of_the_transcript_is_answered_as_recorded(
-    redis_client: Redis, valkey_url: str, tmp_path: Path
+    redis_client: Redis, valkey_url: str, tmp_path: Path, place: Callable[[Settings], Placed]
 ) -> None:
     deviations = json.loads((TRANSCRIPT / "deviations.json").read_text(encoding="ascii"))
     versions = Versions()
@@ -151,9 +153,10 @@ def test_every_step_of_the_transcript_is_answered_as_recorded(
         shutil.copytree(FIXTURES / opened["root"], root, symlinks=True)
         clock = PinnedClock()
         settings = settings_for(valkey_url, tmp_path, sessions=str(root), max_note_bytes=opened["maxNoteBytes"])
+        placed = place(settings)
         with (
-            serving(settings, clock_ms=clock),
-            FeedbackClient(redis_client, clock_ms=clock) as client,
+            serving(placed.settings, clock_ms=clock, agents=placed.agents),
+            FeedbackClient(redis_client, clock_ms=clock, host=placed.host) as client,
         ):
             for group in groups(steps[1:-1]):
                 clock.now_ms = group[0]["now"]

@@ -1,4 +1,4 @@
-"""Live owners, as the worker treats them: every case of the contract (CONTRACT, "Rules of `put`", 3 to 5)."""
+"""Live owners, as worker and agent treat them: each case of the contract (CONTRACT, "Rules of `put`", 3 to 5)."""
 
 import threading
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from feedback.partitions import Topology
 from feedback.settings import Settings
 from persistence.session_log import LogWriter
 from persistence.session_log.events import exchange
-from tests.harness import CREATED_AT, serving, settings_for, wait_until, write_session
+from tests.harness import CREATED_AT, Placed, elsewhere, here, serving, settings_for, wait_until, write_session
 
 pytestmark = pytest.mark.server
 
@@ -60,9 +60,13 @@ def settings(valkey_url: str, redis_client: Redis, tmp_path: Path) -> Settings:
     return settings_for(valkey_url, tmp_path, flush_timeout=0.3, max_attempts=2)
 
 
-@pytest.fixture
-def client(settings: Settings) -> Iterator[FeedbackClient]:
-    with serving(settings), FeedbackClient.from_url(settings.redis_url) as client:
+@pytest.fixture(params=[here, elsewhere], ids=["logs here", "by an agent"])
+def client(request: pytest.FixtureRequest, settings: Settings) -> Iterator[FeedbackClient]:
+    placed: Placed = request.param(settings)
+    with (
+        serving(placed.settings, agents=placed.agents),
+        FeedbackClient.from_url(settings.redis_url, host=placed.host) as client,
+    ):
         yield client
 
 
