@@ -10,7 +10,6 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Self
@@ -33,8 +32,7 @@ class LogEntry(Struct, frozen=True):
     cursor: str
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(Struct, frozen=True):
     """Where the log that counts for a Session lies, and the Session directory's state when that was decided."""
 
     root: str

@@ -1,4 +1,4 @@
-"""What is remembered of logs already read, so that the next reading costs what was appended.
+"""What is remembered of a log already read, so that the next reading costs what was appended.
 
 Never trusted over the file: everything here came from bytes that were read and checked, and
 is used only while the file is the same one and still begins with the same bytes.
@@ -6,30 +6,29 @@ is used only while the file is the same one and still begins with the same bytes
 
 import hashlib
 import os
-import sys
 import time
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from threading import Lock
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from feedback.model import SessionIdentity
 from persistence.session_log.catalog import Location
 from persistence.session_log.damage import Misshapen
-from persistence.session_log.header import Header
 from persistence.session_log.reader import Progress
 from persistence.session_log.source import Revision
 
 _FINGERPRINT_BYTES = 4096
-_ENTRY_BYTES = 2048
+_ENTRY_BYTES = 1700
 _ID_BYTES = 100  # what a dictionary holds an id with, its text aside
 _RACY_NS = 50_000_000
 
 
 class MessageIds:
     """Eligible message ids, each with the seq that first made it so, up to a number of bytes."""
+
+    __slots__ = ("_most_bytes", "bytes", "seqs")
 
     def __init__(self, most_bytes: int) -> None:
         self.seqs: dict[str, int] = {}
@@ -46,8 +45,7 @@ class MessageIds:
             raise Misshapen(f"more message ids than the index has room for ({self._most_bytes} bytes)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LogView:
+class LogView(Struct, frozen=True, kw_only=True, eq=False):
     """What one reading of a log found. Immutable; later readings make new views.
 
     `events` counts the stored events, `torn` says that a torn tail was left out, `revision`
@@ -58,13 +56,18 @@ class LogView:
     revision: Revision
     events: int
     torn: bool
-    _appended: MessageIds = field(repr=False)
+    _appended: MessageIds
     """Shared with later, longer views: the seq decides what belongs to this one."""
-    _recovered: MessageIds = field(repr=False)
+    _recovered: MessageIds
 
     def eligible(self, message_id: str) -> bool:
         """Whether the log holds a non-empty assistant message of append origin with this id (FORMATS section 7)."""
         return self._appended.seqs.get(message_id, self.events) < self.events or message_id in self._recovered.seqs
+
+    @property
+    def recovered(self) -> MessageIds:
+        """Those ids that stand only in a torn last frame."""
+        return self._recovered
 
     @property
     def message_ids(self) -> Iterable[str]:
@@ -86,12 +89,12 @@ class Fingerprint(NamedTuple):
         return cls(*(_digest(os.pread(descriptor, length, at)) for at in (0, offset - length)))
 
 
-@dataclass(slots=True)
-class LogState:
+class LogState(Struct, eq=False):
     """How far one file was read, and what was found: grows with the file, is thrown away when the file is another."""
 
     location: Location
-    header: Header
+    version: int
+    identity: SessionIdentity
     progress: Progress
     revision: Revision
     appended: MessageIds
@@ -109,17 +112,24 @@ class LogState:
         return revision.size >= offset and Fingerprint.of(descriptor, offset) == self.fingerprint
 
 
-@dataclass(slots=True)
-class Entry:
-    """One Session's place in the index. `lock` lets one thread at a time read its log."""
+class Entry(Struct, eq=False):
+    """One Session's place in the index, which keeps the `weight`. `lock` lets one thread at a time read its log."""
 
     lock: Lock = field(default_factory=Lock)
     state: LogState | None = None
     view: LogView | None = None
+    weight: int = 0
 
     def clear(self) -> None:
         """Forgets everything read."""
         self.state = self.view = None
+
+    @property
+    def bytes(self) -> int:
+        """About what it takes in memory."""
+        if self.state is None or self.view is None:
+            return _ENTRY_BYTES
+        return _ENTRY_BYTES + self.state.appended.bytes + self.view.recovered.bytes
 
 
 def settled(revision: Revision) -> bool:
@@ -128,48 +138,6 @@ def settled(revision: Revision) -> bool:
     Until then a rewrite to the same size may fall into the same tick of the file system's clock.
     """
     return time.time_ns() - revision.mtime_ns > _RACY_NS
-
-
-class LogIndex:
-    """Entries by Session id, least recently used first, bounded by what they take. Thread-safe."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._entries: OrderedDict[str, tuple[Entry, int]] = OrderedDict()
-        self._bytes = 0
-        self._lock = Lock()
-
-    def peek(self, session_id: str) -> Entry | None:
-        """The Session's entry, if there is one, without waiting for who reads it."""
-        with self._lock:
-            found = self._entries.get(session_id)
-            if found is None:
-                return None
-            self._entries.move_to_end(session_id)
-            return found[0]
-
-    @contextmanager
-    def hold(self, session_id: str) -> Iterator[Entry]:
-        """The Session's entry, to this thread alone. Kept afterwards if it then holds something."""
-        with self._lock:
-            entry = self._entries.setdefault(session_id, (Entry(), 0))[0]
-        with entry.lock:
-            try:
-                yield entry
-            finally:
-                self._store(session_id, entry)
-
-    def _store(self, session_id: str, entry: Entry) -> None:
-        taken = 0 if entry.state is None else _ENTRY_BYTES + sys.getsizeof(session_id) + entry.state.appended.bytes
-        with self._lock:
-            _, before = self._entries.pop(session_id, (entry, 0))
-            self._bytes -= before
-            if entry.state is not None:
-                self._entries[session_id] = (entry, taken)
-                self._bytes += taken
-            while self._bytes > self._most_bytes:
-                _, (_, freed) = self._entries.popitem(last=False)
-                self._bytes -= freed
 
 
 def _digest(data: bytes) -> bytes:

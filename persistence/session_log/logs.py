@@ -11,7 +11,8 @@ from persistence.atomic_file import fsync_directory
 from persistence.session_log import messages
 from persistence.session_log.catalog import Catalog, Location, LogEntry
 from persistence.session_log.damage import Damage, Misshapen, Unlisted, Unsteady
-from persistence.session_log.index import Entry, Fingerprint, LogIndex, LogState, LogView, MessageIds, settled
+from persistence.session_log.index import Entry, Fingerprint, LogState, LogView, MessageIds, settled
+from persistence.session_log.lru import LogIndex
 from persistence.session_log.messages import MessageSummary
 from persistence.session_log.opened import OpenLog, checked_header, opening, regular_source
 from persistence.session_log.reader import RowReader
@@ -30,7 +31,7 @@ class SessionLogs:
     def __init__(self, root: Path, *, index_bytes: int = 64 * 2**20, max_row_bytes: int = 64 * 2**20) -> None:
         self.root = root
         self._catalog = Catalog(root)
-        self._index = LogIndex(index_bytes)
+        self._index = LogIndex(root, index_bytes)
         self._index_bytes = index_bytes
         self._max_row_bytes = max_row_bytes
 
@@ -180,12 +181,10 @@ class SessionLogs:
         state = entry.state
         if state is None or not state.continues(descriptor, location, revision):
             entry.clear()
-            state = entry.state = LogState(
-                location,
-                *checked_header(session_id, location, file, self._max_row_bytes),
-                revision,
-                MessageIds(self._index_bytes),
-            )
+            header, progress = checked_header(session_id, location, file, self._max_row_bytes)
+            appended = MessageIds(self._index_bytes)
+            state = LogState(location, header.version, header.identity, progress, revision, appended)
+            entry.state = state
         elif entry.view is not None and entry.view.revision == revision:
             state.location = location
             return entry.view
@@ -198,15 +197,15 @@ class SessionLogs:
         rows = RowReader(file, location.name, state.progress, self._max_row_bytes, kinds=messages.RATABLE)
         recovered = MessageIds(self._index_bytes)
         for some in rows.committed():
-            state.appended.add(messages.eligible_ids(some, session_id, state.header.version))
+            state.appended.add(messages.eligible_ids(some, session_id, state.version))
         for some in rows.recovered():
-            recovered.add(messages.eligible_ids(some, session_id, state.header.version))
+            recovered.add(messages.eligible_ids(some, session_id, state.version))
         state.progress, state.location, state.revision = rows.progress, location, revision
         state.fingerprint = Fingerprint.of(descriptor, rows.progress.offset)
         if not _stood_still(revision, Revision.of(os.fstat(descriptor)), torn=rows.torn):
             return None
         return LogView(
-            identity=state.header.identity,
+            identity=state.identity,
             revision=revision,
             events=rows.next_seq,
             torn=rows.torn,
