@@ -18,6 +18,7 @@ from feedback.settings import Settings
 from feedback.troubles import read_troubles
 from persistence.session_log import SessionLogs
 from projections.topology import check_topology, read_deployment, read_topology
+from worker.unpublished import left_out
 
 _PROJECTOR_PATIENCE_S = 2.0
 LITTLE_ROOM_BYTES = 32 * 2**20
@@ -148,6 +149,16 @@ def _troubles(settings: Settings) -> Iterator[Finding]:
             yield Finding("troubles", f"{reporter}: {trouble.code}: {trouble.message}", cure)
 
 
+def _events(settings: Settings) -> Iterator[Finding]:
+    with open_server(settings.redis_url) as redis:
+        topology = read_topology(redis)
+        if topology is None:
+            return
+        for event_id, reason in left_out(redis, topology.generation).items():
+            cure = "consumers have it from the store; look into the worker's log, and report the defect"
+            yield Finding("events", f"{event_id} is not in its stream: {reason}", cure)
+
+
 def _projector(settings: Settings) -> Iterator[Finding]:
     with FeedbackClient.from_url(settings.redis_url) as client:
         # Any answer will do; that there is no such Session is the usual one.
@@ -172,5 +183,6 @@ _CHECKS = (
     _Check("topology", _topology, "give every process the same server, store and settings", needs_server=True),
     _Check("workers", _workers, "make the server reachable first", needs_server=True),
     _Check("troubles", _troubles, "make the server reachable first", needs_server=True),
+    _Check("events", _events, "make the server reachable first", needs_server=True),
     _Check("projector", _projector, "start one: feedback projector; if one runs, look into its log", needs_server=True),
 )

@@ -10,6 +10,7 @@
 | claimed | list of job ids | until finished; empty lists do not exist |
 | aside | sorted set of `<Session digest>:<place>:<job id>`, all scores 0 | until their turn; empty ones do not exist |
 | trials | hash: partition number -> job id tried alone, or "" | until an owner's claims are done; one per generation |
+| unpublished | hash: partition -> what is published again; partition-sequence -> why not | UNPUBLISHED_TTL_S |
 | events | stream, entry id `<sequence>-0` | trimmed by length |
 | checkpoint | hash: partition -> sequence | for ever; one per generation |
 | list cache | hash: era, revision, body, latest revision told of | CACHE_TTL_S after the last write of a list |
@@ -49,6 +50,7 @@ REPLY_TTL_S = 60
 CACHE_TTL_S = 24 * 3600
 LIVE_TTL_S = 3600
 TROUBLE_TTL_S = 30
+UNPUBLISHED_TTL_S = 30 * 24 * 3600
 
 
 def queue_name_prefix(generation: int) -> str:
@@ -102,6 +104,11 @@ def aside(partition: PartitionId) -> str:
 
 def trials(generation: int) -> str:
     return f"feedback:trials:{generation}"
+
+
+def unpublished(generation: int) -> str:
+    """What is being published again, and events that are left out (`worker.publishing`)."""
+    return f"feedback:unpublished:{generation}"
 
 
 def events(partition: PartitionId) -> str:

@@ -1,7 +1,8 @@
 """A worker process of the tests with a defect: it dies over commands about the message "poison".
 
 `python -m tests.poisoned WHERE`: `decode` and `decide` (killed there), `flushed` (killed when its Session's owner has
-flushed, hence never at the first try), `acknowledge` (an exception that nobody foresaw, outside of what isolates).
+flushed, hence never at the first try), `acknowledge` (an exception that nobody foresaw, outside of what isolates); or
+over their events: `publish` (killed there), `publish raises`.
 """
 
 import signal
@@ -12,14 +13,17 @@ from unittest.mock import patch
 
 from app.cli import main
 from feedback.commands import Command
+from feedback.events import decode_event
+from feedback.partitions import PartitionId
 from feedback.wire import decode_job
-from worker.claims import Claim, Claimed, Ending
+from worker.claims import Claim, Claimed, ClaimQueue, Ending
 from worker.core import rules
 from worker.exchange import Exchange
 
 POISON = "poison"
 
 _send = Exchange.send
+_publish = ClaimQueue.publish
 
 
 def decode(data: bytes) -> Command:
@@ -40,6 +44,22 @@ def acknowledged(exchange: Exchange, endings: Sequence[tuple[Claimed, Ending]] =
     _send(exchange, endings, *args, **kwargs)
 
 
+def published(queue: ClaimQueue, partition: PartitionId, events: Sequence[tuple[int, bytes]]) -> None:
+    if _is_poisoned(events):
+        signal.raise_signal(signal.SIGKILL)
+    _publish(queue, partition, events)
+
+
+def unpublished(queue: ClaimQueue, partition: PartitionId, events: Sequence[tuple[int, bytes]]) -> None:
+    if _is_poisoned(events):
+        raise ZeroDivisionError("a bug")
+    _publish(queue, partition, events)
+
+
+def _is_poisoned(events: Sequence[tuple[int, bytes]]) -> bool:
+    return any(decode_event(event).message_id == POISON for _, event in events)
+
+
 def _survived(command: Command) -> Command:
     if command.message_id == POISON:
         signal.raise_signal(signal.SIGKILL)
@@ -53,7 +73,13 @@ DEFECTS: Mapping[str, tuple[str, Callable[..., object]]] = {
     "acknowledge": ("worker.exchange.Exchange.send", acknowledged),
 }
 
+PUBLISHING: Mapping[str, tuple[str, Callable[..., object]]] = {
+    "publish": ("worker.claims.ClaimQueue.publish", published),
+    "publish raises": ("worker.claims.ClaimQueue.publish", unpublished),
+}
+"""Met only where a stream has lost events."""
+
 
 if __name__ == "__main__":
-    with patch(*DEFECTS[sys.argv.pop(1)]):
+    with patch(*(DEFECTS | PUBLISHING)[sys.argv.pop(1)]):
         sys.exit(main())

@@ -28,6 +28,7 @@ from feedback.scripting import Script
 from feedback.settings import Settings
 from worker.aside import Aside
 from worker.core.batching import Answered
+from worker.unpublished import Publication
 
 CLAIM = Script("worker", "claim")
 FINISH = Script("worker", "finish")
@@ -244,6 +245,10 @@ class ClaimQueue:
         )
         reply = _recover(self._redis, names, (self._worker_id, partition.number, keys.RQ_JOB_PREFIX, int(bereft)))
         return None if reply is None else Recovered(reply[0], reply[1], bool(reply[2]))
+
+    def publication(self, partition: PartitionId) -> Publication:
+        """What is known of the partition's events that were not published."""
+        return Publication(self._redis, partition, self._worker_id)
 
     def publish(self, partition: PartitionId, events: Sequence[tuple[int, bytes]]) -> None:
         """Add recorded events that the stream lacks."""

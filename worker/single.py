@@ -18,12 +18,13 @@ from feedback.live_owners import live_owners
 from feedback.partitions import PartitionId
 from persistence.sidecar.store import PartitionsFenced
 from worker import topology as topologies
-from worker.acknowledge import acknowledge, publish_missing
+from worker.acknowledge import acknowledge
 from worker.claims import Claim, Claimed, ClaimQueue, Ending, Failed
 from worker.core.batching import Answered
 from worker.core.shares import SINGLE_PREFIX
 from worker.engine import Ownership, Processed
 from worker.leases import LeaseTable
+from worker.publishing import publish_missing
 from worker.remote import EvidenceNeeded, OutOfTurn, question_of
 from worker.runtime import Runtime
 

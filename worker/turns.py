@@ -17,10 +17,10 @@ from feedback.scripting import Script
 from feedback.settings import Settings
 from persistence.sidecar.store import CommandRecord, Fence, PartitionsFenced, SidecarStore
 from worker import topology as topologies
-from worker.acknowledge import publish_missing
 from worker.claims import ClaimQueue
 from worker.core.shares import SINGLE_PREFIX
 from worker.leases import LeaseTable
+from worker.publishing import publish_missing
 
 _note = Script("worker", "note")
 

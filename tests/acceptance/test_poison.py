@@ -13,8 +13,10 @@ from feedback import CommandFailed, FeedbackClient, LiveSessions, Put, SessionId
 from feedback.settings import Settings
 from persistence.session_log import LogWriter
 from persistence.session_log.events import exchange
+from tests.acceptance.command_line import feedback
 from tests.harness import CREATED_AT, serving, settings_for, wait_until, write_session
-from tests.integration.rq_jobs import set_up
+from tests.integration.rating import items_of
+from tests.integration.rq_jobs import events_of, partition_of, set_up
 from tests.outcomes import is_idle, stored_events
 from tests.poisoned import DEFECTS, POISON
 from worker.claims import MOST_DEATHS
@@ -107,3 +109,35 @@ def test_a_poisoned_command_that_is_retried_is_tried_again_as_often(
         assert redis_client.hget(keys.job(ticket.command_id), "deaths") is None
         with serving(settings, projector=False):
             assert client.put("b", POISON, "positive").ok
+
+
+@pytest.mark.parametrize(("defect", "deaths"), [("publish", 1 + MOST_DEATHS), ("publish raises", 0)])
+def test_an_event_that_breaks_whoever_publishes_it_is_left_out(
+    redis_client: Redis, settings: Settings, tmp_path: Path, defect: str, deaths: int
+) -> None:
+    """One worker ends with a page of events, then they go out one by one; the others do, the store keeps it, lists are
+    right, and `doctor` names it. What is acknowledged next goes past the gap."""
+    partition = partition_of(settings, "b")
+    with FeedbackClient.from_url(settings.redis_url) as client:
+        with serving(settings, projector=False):
+            first = [*client.submit_many(Put(session_id, "m1", "positive") for session_id in NEIGHBOURS)]
+            first.append(client.submit(Put("b", POISON, "positive")))
+            assert all(ticket.result().ok for ticket in first)
+        redis_client.delete(keys.events(partition))
+        later = client.submit_many(Put(session_id, "m2", "positive") for session_id in NEIGHBOURS)
+        assert run_until_idle(redis_client, settings, defect, tmp_path) == deaths
+        assert all(ticket.result().ok for ticket in later)
+        with serving(settings, workers=0):
+            listed = client.list("b", at_least=3)
+            assert [item.message_id for item in items_of(listed)] == ["m1", POISON, "m2"]
+    stored = [event for event in stored_events(settings) if event.partition == partition.number]
+    left_out = [event for event in stored if event.message_id == POISON]
+    assert events_of(redis_client, partition) == [event for event in stored if event not in left_out]
+    env = {"FEEDBACK_REDIS_URL": settings.redis_url, "FEEDBACK_SIDECAR_URL": settings.sidecar_url}
+    told = feedback("doctor", "--json", env=env | {"FEEDBACK_SESSIONS": settings.sessions}).document
+    (finding,) = (one for one in told["findings"] if one["check"] == "events")
+    assert finding["detail"].startswith(f"{left_out[0].event_id} is not in its stream: ")
+    assert ("3 workers ended" if deaths else "ZeroDivisionError: a bug") in finding["detail"]
+    redis_client.delete(keys.events(partition), keys.unpublished(1))
+    with serving(settings, projector=False):
+        wait_until(lambda: events_of(redis_client, partition) == stored, "mended, all are published")

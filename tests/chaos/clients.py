@@ -91,10 +91,8 @@ class Client(threading.Thread):
         elif any(call.command_id == command_id and _is_recorded(call.heard) for call in self._history.calls):
             other = Put(request.session_id, "m3", "negative", "another payload", None, command_id=command_id)
             heard = listen(lambda: client.submit(other, timeout=TIMEOUT_S).result(TIMEOUT_S))
-            if heard.failure is not None:  # an answer is one to the first payload: wrong, and the checker says so
-                self._history.calls.append(Call(other, heard))
-            else:
-                self._history.calls.append(Call(other, Heard(heard.began, heard.ended, failure="ReuseAnswered")))
+            # Refused; or, where the server has lost the job and kept its answer, told what came of the first payload.
+            self._history.calls.append(Call(other, heard))
 
     def _read(self, client: FeedbackClient) -> None:
         session_id = self._rng.choice(self._sessions)

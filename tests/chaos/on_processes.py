@@ -14,6 +14,7 @@ _OF_OPERATORS = (CrashPoint.AFTER_SUCCESSION,)
 _OF_WORKERS = tuple(point for point in CrashPoint if point not in (*_OF_PROJECTORS, *_OF_OPERATORS))
 _ZOMBIE_POINTS = (CrashPoint.AFTER_CLAIM, CrashPoint.AFTER_BARRIER, CrashPoint.BEFORE_COMMIT)
 _MOST_WORKERS = 5
+_PATIENCE_S = 10.0
 _HOUR_MS = 3_600_000
 _STEPS_MS = (-87_600 * _HOUR_MS, -_HOUR_MS, -60_000, -1000, 0, 1000, 60_000, _HOUR_MS, 87_600 * _HOUR_MS)
 """Of a worker's clock: up to ten years, either way."""
@@ -79,7 +80,7 @@ class ProcessFaults:
         said = self._zombie()
         child = self._system.workers[-1]
         with suppress(AssertionError):
-            wait_until(lambda: is_stopped(child), "it stops", 3 * LEASE_TTL_S)
+            wait_until(lambda: is_stopped(child), "it stops", _PATIENCE_S)
             self._system.admin.flushall()
             self._field.after(3 * LEASE_TTL_S, lambda: kill(child, signal.SIGCONT))
         return said
