@@ -119,6 +119,7 @@ def _fire(nemesis: Nemesis, field: Field, seconds: float, note: Callable[[str], 
             note(nemesis.inject())
     finally:
         field.end_all()
+        field.pass_time(1.0)  # what thaws now may do its worst
         field.system.retire_doomed()
 
 
