@@ -32,7 +32,10 @@ class LogBarrier:
         answers: dict[str, Barrier] = {}
         grown = []
         for session_id, need in needs.items():
-            if self._logs.peek(session_id) is None:
+            at_rest = need.durable and need.owner is None and need.answer is None
+            if at_rest and (view := self._logs.peek_durable(session_id)) is not None:
+                answers[session_id] = view
+            elif self._logs.peek(session_id) is None:
                 grown.append(session_id)
             else:
                 answers[session_id] = self._answer(session_id, need)

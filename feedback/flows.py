@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 from msgspec import Struct
@@ -38,6 +37,7 @@ from feedback.reading import ListReader
 from feedback.requests import Request, check_text
 from feedback.results import NoteBlank, NoteTooLarge, Rejected, Result, at_revision
 from feedback.scripting import Script
+from feedback.uuids import ordered_uuid
 
 _ANY_RETENTION_MS = 2**60
 MAX_QUEUED = 100_000
@@ -83,7 +83,7 @@ class Flows:
             InvalidRequest: one of them is malformed; nothing was enqueued.
             QueueUnavailable: the server did not take them in time.
         """
-        now_ms, ids = self._clock_ms(), [str(uuid4()) for _ in requests]
+        now_ms, ids = self._clock_ms(), [ordered_uuid() for _ in requests]
         commands = self._commands(requests, ids, now_ms)
         if self._topology is None and any(map(_goes_out, commands)):
             # What is wrong anywhere is said without asking anybody; the deployment's own bounds come second.

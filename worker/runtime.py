@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from uuid import uuid4
 
 from msgspec import Struct
 from redis import Redis
@@ -12,6 +11,7 @@ from barrier.logs import LogBarrier
 from feedback.calls import wall_clock_ms
 from feedback.hosts import Sight
 from feedback.settings import Settings
+from feedback.uuids import random_uuid
 from persistence.session_log import SessionLogs
 from persistence.sidecar import open_store
 from persistence.sidecar.store import SidecarStore
@@ -52,6 +52,6 @@ def open_runtime(settings: Settings, redis: Redis, *, clock_ms: Callable[[], int
             max_note_bytes=settings.max_note_bytes,
             retention_ms=1000 * settings.command_retention,
             clock_ms=clock_ms,
-            new_version=lambda: str(uuid4()),
+            new_version=random_uuid,
         )
         yield Runtime(settings, redis, store, topologies.establish(redis, store, settings), engine, clock_ms)

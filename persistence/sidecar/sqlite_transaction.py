@@ -3,11 +3,13 @@
 import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import assert_never
+from typing import Any, assert_never
 
 from feedback.crashpoints import CrashPoint, reach
 from feedback.model import Item, SessionIdentity
 from feedback.partitions import PartitionId
+from persistence.sidecar.sqlite_items import ItemWrites
+from persistence.sidecar.sqlite_lookup import ITEMS, RECORDS, SESSIONS, look_up
 from persistence.sidecar.store import (
     Change,
     CommandRecord,
@@ -24,17 +26,9 @@ _ADVANCE = "UPDATE fence SET sequence = ?1 WHERE generation = ?2 AND partition =
 _RECORD = """SELECT generation, partition, sequence, session, digest, event, applied_at, expires_at
              FROM command WHERE id = ?"""
 _SESSION = "SELECT key, created_at, cwd, revision FROM session WHERE id = ?"
-_ITEM = """SELECT message_id, rating, note, version, created_at, updated_at
-           FROM item WHERE session = ? AND message_id = ?"""
 _NEW_SESSION = "INSERT INTO session (id, created_at, cwd, revision) VALUES (?, ?, ?, 0)"
 _NEW_IDENTITY = "UPDATE session SET created_at = ?, cwd = ? WHERE key = ?"
 _NEW_REVISION = "UPDATE session SET revision = ? WHERE key = ?"
-_DROP_ITEMS = "DELETE FROM item WHERE session = ?"
-_UPDATE_ITEM = """UPDATE item SET rating = ?, note = ?, version = ?, created_at = ?, updated_at = ?
-                  WHERE session = ? AND message_id = ?"""
-_NEW_ITEM = """INSERT INTO item (rating, note, version, created_at, updated_at, session, message_id, position)
-               VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
-_DELETE_ITEM = "DELETE FROM item WHERE session = ? AND message_id = ?"
 _PUT_RECORD = """INSERT INTO command
                      (generation, partition, sequence, id, session, digest, event, applied_at, expires_at)
                  VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
@@ -68,8 +62,10 @@ def _id_bytes(command_id: str) -> bytes:
 def find_record(connection: sqlite3.Connection, command_id: str) -> CommandRecord | None:
     """One command's record by its id."""
     row = connection.execute(_RECORD, (_id_bytes(command_id),)).fetchone()
-    if row is None:
-        return None
+    return None if row is None else _record_from(command_id, row)
+
+
+def _record_from(command_id: str, row: Sequence[Any]) -> CommandRecord:
     generation, number, sequence, session_id, digest, event, applied_at, expires_at = row
     return CommandRecord(
         command_id=command_id,
@@ -88,8 +84,12 @@ def find_session(connection: sqlite3.Connection, session_id: str) -> tuple[int, 
     row = connection.execute(_SESSION, (session_id,)).fetchone()
     if row is None:
         return None
-    key, created_at, cwd, revision = row
-    return key, StoredSession(SessionIdentity(created_at=created_at, cwd=cwd), revision)
+    key, *rest = row
+    return key, _session_from(*rest)
+
+
+def _session_from(created_at: int, cwd: str | None, revision: int) -> StoredSession:
+    return StoredSession(SessionIdentity(created_at=created_at, cwd=cwd), revision)
 
 
 def _expired_row(record: CommandRecord) -> tuple[object, ...]:
@@ -109,6 +109,8 @@ class SqliteTransaction:
         self._connection = connection
         self._ended = False
         self._keys: dict[str, int] = {}
+        self._absent: set[str] = set()
+        self._items = ItemWrites(connection)
         self._sequences: dict[PartitionId, int] = {}
         self._added: Counter[str] = Counter()
         stale = []
@@ -124,20 +126,23 @@ class SqliteTransaction:
     def load(self, command_ids: Sequence[str], targets: Sequence[tuple[str, str]]) -> Snapshot:
         """Gather records, Session rows and items for these command ids and (session id, message id) pairs."""
         self._check_open()
-        records = {}
-        for command_id in command_ids:
-            if (record := find_record(self._connection, command_id)) is not None:
-                records[command_id] = record
+        by_bytes = {_id_bytes(command_id): command_id for command_id in command_ids}
+        records = {
+            by_bytes[row[0]]: _record_from(by_bytes[row[0]], row[1:])
+            for row in look_up(self._connection, RECORDS, [(key,) for key in by_bytes])
+        }
         sessions: dict[str, StoredSession] = {}
-        for session_id in dict.fromkeys(session_id for session_id, _ in targets):
-            if (found := find_session(self._connection, session_id)) is not None:
-                self._keys[session_id], sessions[session_id] = found
-        items = {}
-        for target in targets:
-            if target[0] in sessions:
-                row = self._connection.execute(_ITEM, (self._keys[target[0]], target[1])).fetchone()
-                if row is not None:
-                    items[target] = item_from(row)
+        wanted = dict.fromkeys(session_id for session_id, _ in targets)
+        for session_id, key, *row in look_up(self._connection, SESSIONS, [(session_id,) for session_id in wanted]):
+            self._keys[session_id], sessions[session_id] = key, _session_from(*row)
+        places = {
+            (self._keys[session_id], message_id): (session_id, message_id)
+            for session_id, message_id in targets
+            if session_id in sessions
+        }
+        items = {places[row[:2]]: item_from(row[1:]) for row in look_up(self._connection, ITEMS, list(places))}
+        self._items.know({place: target in items for place, target in places.items()})
+        self._absent |= wanted.keys() - sessions.keys()
         return Snapshot(records, sessions, items)
 
     def apply(self, changes: Sequence[Change], records: Sequence[CommandRecord], deadlines: Mapping[str, int]) -> None:
@@ -155,13 +160,17 @@ class SqliteTransaction:
             if isinstance(change, StartSession):
                 self._start_session(change)
             elif isinstance(change, PutItem):
-                revisions[self._put_item(change)] = change.revision
+                key = self._key_of(change.session_id)
+                self._items.put(key, change.item, change.revision)
+                revisions[key] = change.revision
             elif isinstance(change, DeleteItem):
                 key = self._key_of(change.session_id)
-                self._added["items"] -= self._connection.execute(_DELETE_ITEM, (key, change.message_id)).rowcount
+                self._items.delete(key, change.message_id)
                 revisions[key] = change.revision
             else:
                 assert_never(change)
+        self._items.flush()
+        self._added["items"] = self._items.added
         self._connection.executemany(_NEW_REVISION, [(revision, key) for key, revision in revisions.items()])
         self._connection.executemany(_PUT_RECORD, rows)
         self._connection.executemany(_PUT_EXPIRED, [_expired_row(record) for record in records if record.is_expired])
@@ -183,27 +192,20 @@ class SqliteTransaction:
 
     def _start_session(self, change: StartSession) -> None:
         identity = change.identity
-        found = find_session(self._connection, change.session_id)
+        found = None if change.session_id in self._absent else find_session(self._connection, change.session_id)
         if found is None:
             row = (change.session_id, identity.created_at, identity.cwd)
             key = self._connection.execute(_NEW_SESSION, row).lastrowid
             assert key is not None
             self._added["sessions"] += 1
             self._keys[change.session_id] = key
+            self._absent.discard(change.session_id)
             return
         key, stored = found
         self._keys[change.session_id] = key
         if stored.identity != identity:
             self._connection.execute(_NEW_IDENTITY, (identity.created_at, identity.cwd, key))
-            self._added["items"] -= self._connection.execute(_DROP_ITEMS, (key,)).rowcount
-
-    def _put_item(self, change: PutItem) -> int:
-        key, item = self._key_of(change.session_id), change.item
-        columns = (item.rating, item.note, item.version, item.created_at, item.updated_at, key, item.message_id)
-        if self._connection.execute(_UPDATE_ITEM, columns).rowcount == 0:
-            self._connection.execute(_NEW_ITEM, (*columns, change.revision))
-            self._added["items"] += 1
-        return key
+            self._items.delete_all(key)
 
     def _key_of(self, session_id: str) -> int:
         key = self._keys.get(session_id)

@@ -7,8 +7,9 @@ from typing import cast
 import pytest
 
 from barrier.logs import LogBarrier
-from barrier.rules import Need
+from barrier.rules import FlushNeeded, Need
 from feedback.errors import LogCorrupt, LogUnreadable
+from feedback.flushing import LiveOwner
 from feedback.model import SessionIdentity
 from persistence.session_log import LogView, SessionLogs
 
@@ -31,6 +32,7 @@ class Logs:
 
     def __init__(self, unchanged: tuple[str, ...] = ()) -> None:
         self.unchanged = unchanged
+        self.durable: tuple[str, ...] = ()
         self.root = "/sessions"
         self.hangs: dict[str, threading.Event] = {}
         self.meet: threading.Barrier | None = None
@@ -39,6 +41,9 @@ class Logs:
 
     def peek(self, session_id: str) -> LogView | None:
         return VIEW if session_id in self.unchanged else None
+
+    def peek_durable(self, session_id: str) -> LogView | None:
+        return VIEW if session_id in self.durable else None
 
     def inspect(self, session_id: str) -> LogView | None:
         return self._read("inspect", session_id)
@@ -88,6 +93,16 @@ def test_unchanged_logs_stay_in_the_callers_thread(logs: Logs, barrier: LogBarri
     logs.unchanged = ("a", "b")
     barrier.check({"a": DURABLE, "b": DURABLE})
     assert set(logs.threads.values()) == {threading.current_thread()}
+
+
+def test_unchanged_logs_that_are_durable_are_not_asked_for_again(logs: Logs, barrier: LogBarrier) -> None:
+    """Unless a live owner may have more than they hold."""
+    logs.unchanged = logs.durable = ("a", "live")
+    owner = LiveOwner(owner_id="o", session_id="live", identity=IDENTITY)
+    answers = barrier.check({"a": DURABLE, "live": Need(durable=True, owner=owner)})
+    assert answers["a"] is VIEW
+    assert isinstance(answers["live"], FlushNeeded)
+    assert logs.asked == [("inspect", "live")]
 
 
 def test_a_log_that_hangs_holds_up_its_own_session_only(logs: Logs) -> None:
