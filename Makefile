@@ -3,7 +3,8 @@
 # make bench   measures how fast everything is: benchmarks/README.md (BENCH="lone parts" for a part of it)
 # make lint    style, types and the import contracts
 # make fuzz    damaged Session logs, each to be answered in its kind (SECONDS=60, SEED=... to repeat one)
-# make chaos   random faults under load, and a checker of what was promised (SECONDS=60, SEED=... to repeat one)
+# make chaos   random faults under load, and a checker of what was promised (SECONDS=60, SEED=... to repeat one,
+#              STORE=postgres for that engine and its own faults)
 # make soak    sustained load, and whether anything grows without bound (SECONDS=900 says more than 60)
 
 PYTHON ?= python3
@@ -11,6 +12,7 @@ DATA ?= data
 JOBS ?= 2
 SECONDS ?= 60
 SEED ?=
+STORE ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
@@ -37,7 +39,7 @@ fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 chaos: $(READY)
-	$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
 
 soak: $(READY)
 	$(BIN)/python -m tests.soak --seconds $(SECONDS)

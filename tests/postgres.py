@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, LiteralString
@@ -30,11 +30,10 @@ _PORT = 5432
 GUARDED, PASSWORD = "guarded", "s3cr3t&/?#%:@ päss"
 """A role that has to give a password, and that password: full of what a URL must escape."""
 
-VOLATILE: Mapping[str, str] = {"fsync": "off", "full_page_writes": "off"}
-"""For tests in which nothing is killed but processes of ours."""
-DURABLE: Mapping[str, str] = {}
-"""As in production."""
-_SMALL = {
+_SETTINGS = {
+    # What a killed server has written, the system has; only a power cut, which nobody tests here, would lose it.
+    "fsync": "off",
+    "full_page_writes": "off",
     "shared_buffers": "16MB",
     "max_connections": "60",
     "listen_addresses": "",
@@ -45,6 +44,7 @@ _SMALL = {
     "wal_level": "replica",
     "max_wal_senders": "4",
     "wal_keep_size": "64MB",
+    "wal_retrieve_retry_interval": "200ms",
 }
 
 
@@ -59,7 +59,7 @@ def _binaries() -> Path:
 class Postgres:
     """One server and its files. Start and stop it from the thread that made it: it is killed when that ends."""
 
-    def __init__(self, options: Mapping[str, str] = VOLATILE, *, copy_of: "Postgres | None" = None) -> None:
+    def __init__(self, *, copy_of: "Postgres | None" = None) -> None:
         """Make its files: anew, or a copy of a running server's that follows it. It is not started yet."""
         nobody = pwd.getpwnam("nobody") if os.getuid() == 0 else None
         self._user = nobody and nobody.pw_uid
@@ -70,17 +70,21 @@ class Postgres:
         self.home.chmod(0o755)
         self.data = self.home / "data"
         self.log = self.home / "log"
-        self._options = _SMALL | dict(options)
         self._process: subprocess.Popen[bytes] | None = None
         try:
             if copy_of is None:
                 self._make()
             else:
-                primary = f"host={copy_of.home} port={_PORT} user={_SUPERUSER} application_name={self.home.name}"
-                self._run("pg_basebackup", "-D", str(self.data), "-d", primary, "-R", "-c", "fast", "--no-sync")
+                self.follow(copy_of)
         except BaseException:
             self.close()
             raise
+
+    def follow(self, primary: "Postgres") -> None:
+        """Lose whatever it had, and become a copy of a running server that follows it once it is started."""
+        shutil.rmtree(self.data, ignore_errors=True)
+        place = f"host={primary.home} port={_PORT} user={_SUPERUSER} application_name={self.home.name}"
+        self._run("pg_basebackup", "-D", str(self.data), "-d", place, "-R", "-c", "fast", "--no-sync")
 
     def url(self, database: str, *, user: str = _SUPERUSER, password: str = "", host: str = "", **options: str) -> str:
         """Where a store finds a database; `host` in place of the server's own (`name:port` of a proxy)."""
@@ -102,8 +106,7 @@ class Postgres:
 
     def start(self) -> None:
         """Start it and wait until it takes connections."""
-        options = [part for name, value in self._options.items() for part in ("-c", f"{name}={value}")]
-        program = [str(_binaries() / "postgres"), "-D", str(self.data), "-k", str(self.home), *options]
+        program = [str(_binaries() / "postgres"), "-D", str(self.data), "-k", str(self.home)]
         with self.log.open("ab") as log:
             self._process = self._popen([*self._tether(), *program], log)
         wait_until(self._is_up, "PostgreSQL takes connections")
@@ -162,6 +165,8 @@ class Postgres:
 
     def _make(self) -> None:
         self._run("initdb", "-D", str(self.data), "-U", _SUPERUSER, "-E", "UTF8", "--no-locale", "-A", "trust", "-N")
+        with (self.data / "postgresql.conf").open("a") as settings:
+            settings.writelines(f"{name} = '{value}'\n" for name, value in _SETTINGS.items())
         rules = f"local all {GUARDED} scram-sha-256\nlocal all all trust\nlocal replication all trust\n"
         (self.data / "pg_hba.conf").write_text(rules)
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from feedback import FeedbackClient, Ok
+from feedback import FeedbackClient
 from feedback.crashpoints import VARIABLE
 from feedback.settings import Settings
 from tests.acceptance.test_worker_processes import SESSIONS, finish, load, owners, wait_for_work
 from tests.harness import settings_for, wait_until, write_session
+from tests.integration.rating import items_of
 from tests.outcomes import assert_sound
-from tests.postgres import DURABLE, Postgres
+from tests.postgres import Postgres
 from tests.processes import child, children, is_stopped, kill
 
 pytestmark = [pytest.mark.server, pytest.mark.process]
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.server, pytest.mark.process]
 
 @pytest.fixture
 def postgres() -> Iterator[Postgres]:
-    with closing(Postgres(DURABLE)) as server:
+    with closing(Postgres()) as server:
         server.start()
         server.create("feedback")
         yield server
@@ -68,8 +69,4 @@ def test_killed_workers_a_crashed_server_and_a_worker_frozen_inside_its_commit_c
     assert_sound(redis_client, settings, [ticket.command_id for ticket in tickets])
     assert "the server ended a transaction that took too long" in frozen.log.read_text()
     with children("projector", settings=settings, logs=tmp_path), FeedbackClient.from_url(settings.redis_url) as client:
-        match client.list(SESSIONS[0]):
-            case Ok(value=listed):
-                assert [item.message_id for item in listed.items] == ["m1"]
-            case rejected:
-                pytest.fail(f"{rejected}")
+        assert [item.message_id for item in items_of(client.list(SESSIONS[0]))] == ["m1"]

@@ -6,8 +6,9 @@ import random
 import sys
 import tempfile
 from pathlib import Path
+from typing import get_args
 
-from tests.chaos.campaign import Report, run
+from tests.chaos.campaign import Report, Store, run
 from tests.chaos.mutants import Mutant
 
 
@@ -17,6 +18,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="draws the faults; default: a new one")
     parser.add_argument("--mutant", type=Mutant, choices=list(Mutant), help="a deliberately broken worker")
     parser.add_argument("--only", action="append", default=[], metavar="FAULT", help="draw from this kind; repeatable")
+    parser.add_argument("--store", choices=get_args(Store), default="sqlite", help="the engine of the sidecar store")
     parser.add_argument("--keep", type=Path, help="a new directory for files and logs; default: a temporary one")
     given = parser.parse_args()
     seed = random.SystemRandom().getrandbits(32) if given.seed is None else given.seed
@@ -32,6 +34,7 @@ def main() -> int:
             say=lambda line: print(line, flush=True),
             kinds=given.only,
             mutant=given.mutant,
+            store=given.store,
         )
     print_report(report)
     return 1 if report.checked.violations else 0

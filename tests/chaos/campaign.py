@@ -5,9 +5,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 from uuid import uuid4
 
 from msgspec import Struct
@@ -23,14 +23,17 @@ from tests.chaos.checker import Checked, check, unanswered
 from tests.chaos.clients import Client
 from tests.chaos.history import Call, History, Mutation, Reading, listen
 from tests.chaos.mutants import Mutant
-from tests.chaos.nemesis import Field, Nemesis
+from tests.chaos.nemesis import Field, Kinds, Nemesis
+from tests.chaos.on_postgres import PostgresFaults, PostgresPair
 from tests.chaos.on_processes import ProcessFaults
 from tests.chaos.on_queues import QueueFaults
 from tests.chaos.on_server import ServerFaults
-from tests.chaos.on_storage import ShakyOwner, StorageFaults
+from tests.chaos.on_storage import LOCKED, ShakyOwner, StorageFaults
 from tests.chaos.system import ChaosSystem
 from tests.chaos.worker import commits
 from tests.harness import wait_until
+
+Store: TypeAlias = Literal["sqlite", "postgres"]
 
 LIVE = "session-live"
 """Held open by a host."""
@@ -58,6 +61,7 @@ def run(
     say: Callable[[str], None],
     kinds: Collection[str] = (),
     mutant: Mutant | None = None,
+    store: Store = "sqlite",
 ) -> Report:
     """Run a campaign in `home`. The faults follow from `seed`; when they hit what depends on the machine.
 
@@ -72,13 +76,18 @@ def run(
         log.append(f"{time.monotonic() - began:7.2f} {line}")
         say(log[-1])
 
-    with ChaosSystem(home, SESSIONS, workers=_WORKERS, rng=rng, mutant=mutant) as system:
+    with (
+        nullcontext() if store == "sqlite" else PostgresPair() as pair,
+        ChaosSystem(
+            home, SESSIONS, workers=_WORKERS, rng=rng, mutant=mutant, sidecar_url=pair.url if pair else None
+        ) as system,
+    ):
         system.wait_until_owned()
         identity = system.known_logs.current(LIVE).identity
         assert identity is not None
         with closing(ShakyOwner(system.proxy.url, LIVE, identity)) as owner:
             field = Field(system, history, SESSIONS, rng)
-            nemesis = Nemesis(field, _all_faults(field, owner), kinds)
+            nemesis = Nemesis(field, _all_faults(field, owner, pair), kinds)
             _under_load(system, history, rng, lambda: _fire(nemesis, field, seconds, note))
             note("quiet")
             violations = _settle(system, history)
@@ -91,9 +100,13 @@ def run(
     return Report(seed, nemesis.injected, checked, log)
 
 
-def _all_faults(field: Field, owner: ShakyOwner) -> Mapping[str, tuple[int, Callable[[], str]]]:
+def _all_faults(field: Field, owner: ShakyOwner, pair: PostgresPair | None) -> Kinds:
     families = (ProcessFaults(field), ServerFaults(field), QueueFaults(field), StorageFaults(field, owner))
-    return {name: kind for family in families for name, kind in family.kinds().items()}
+    kinds = {name: kind for family in families for name, kind in family.kinds().items()}
+    if pair is None:
+        return kinds
+    del kinds[LOCKED]  # which takes SQLite's one lock
+    return kinds | dict(PostgresFaults(field, pair).kinds())
 
 
 def _under_load(system: ChaosSystem, history: History, rng: random.Random, body: Callable[[], None]) -> None:

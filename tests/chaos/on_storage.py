@@ -13,6 +13,7 @@ from tests.chaos.known_logs import Damage
 from tests.chaos.nemesis import Field, Kinds
 from tests.faulty_disk import HALF
 
+LOCKED = "the store is locked"
 _STORE, _LOGS = "sidecar.sqlite3", "/sessions/"
 _DISK_FAULTS = (
     ("write", errno.ENOSPC, _STORE),
@@ -39,7 +40,7 @@ class StorageFaults:
 
     def kinds(self) -> Kinds:
         return {
-            "the store is locked": (1, self._lock_store),
+            LOCKED: (1, self._lock_store),
             "a disk fails": (3, self._fail_disk),
             "a Session's next life": (1, self._rebirth),
             "a Session's owner does not flush": (1, self._fail_flushes),

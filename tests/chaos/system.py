@@ -40,9 +40,19 @@ class ChaosSystem:
     """Real processes on real files under `home`. Everything is started and stopped by the thread that made it."""
 
     def __init__(
-        self, home: Path, sessions: tuple[str, ...], *, workers: int, rng: random.Random, mutant: Mutant | None = None
+        self,
+        home: Path,
+        sessions: tuple[str, ...],
+        *,
+        workers: int,
+        rng: random.Random,
+        mutant: Mutant | None = None,
+        sidecar_url: str | None = None,
     ) -> None:
-        """`mutant` names a deliberately broken worker (`tests.chaos.mutants`); None is the real one."""
+        """`mutant` names a deliberately broken worker (`tests.chaos.mutants`); None is the real one.
+
+        Without a `sidecar_url` the store is a SQLite file in `home`.
+        """
         self._home, self._rng, self._mutant = home, rng, mutant
         for name in ("logs", "commits", "workshop"):
             (home / name).mkdir(parents=True)
@@ -66,6 +76,7 @@ class ChaosSystem:
             max_attempts=100,
             event_retention=1_000_000,
             result_ttl=3600,
+            **({"sidecar_url": sidecar_url} if sidecar_url else {}),
         )
         self.known_logs = KnownLogs(Path(self.settings.sessions), home / "workshop", sessions)
         self.admin: Redis = self._stack.enter_context(closing(connect(self.server.url)))

@@ -7,28 +7,34 @@ broken worker (`tests.chaos.mutants`) or `none`.
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from app.cli import main
 from feedback.partitions import PartitionId
+from persistence.sidecar.postgres import PostgresStore
 from persistence.sidecar.sqlite import SqliteStore
-from persistence.sidecar.store import StoreTransaction
+from persistence.sidecar.store import SidecarStore, StoreTransaction
 from tests.chaos.mutants import Mutant, break_worker
 
 
 def note_commits(journal: Path) -> None:
     """From now on each commit of this process leaves a line for each partition that it was fenced for."""
     descriptor = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    commit = SqliteStore.transaction
+    for engine in (SqliteStore, PostgresStore):
+        engine.transaction = _noting(engine.transaction, descriptor)  # type: ignore[method-assign]  # that is the point
 
+
+def _noting(commit: Callable[..., AbstractContextManager[StoreTransaction]], descriptor: int) -> Any:
     @contextlib.contextmanager
-    def transaction(self: SqliteStore, epochs: Mapping[PartitionId, int]) -> Iterator[StoreTransaction]:
+    def transaction(self: SidecarStore, epochs: Mapping[PartitionId, int]) -> Iterator[StoreTransaction]:
         with commit(self, epochs) as inner:
             yield inner
         os.write(descriptor, "".join(f"{p.generation} {p.number} {e}\n" for p, e in epochs.items()).encode())
 
-    SqliteStore.transaction = transaction  # type: ignore[method-assign]  # that is the point
+    return transaction
 
 
 def commits(journals: Path) -> Iterator[tuple[PartitionId, int, str]]:
