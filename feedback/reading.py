@@ -7,6 +7,7 @@ the projector knows.
 
 import logging
 import threading
+import time
 from functools import partial
 
 from redis.exceptions import RedisError
@@ -14,7 +15,7 @@ from redis.exceptions import RedisError
 from feedback import keys
 from feedback.calls import Blocking, Caller, Flow
 from feedback.connection import is_passing
-from feedback.errors import LogFailure, QueueUnavailable
+from feedback.errors import FeedbackError, QueueUnavailable
 from feedback.identities import SessionIdentities
 from feedback.lists import BodyInvalid, CachedList, ListCodec
 from feedback.model import SessionIdentity
@@ -22,6 +23,9 @@ from feedback.results import ItemList, Ok, Result, at_revision
 from feedback.scripting import Script
 
 _log = logging.getLogger(__name__)
+_TRY_AGAIN_S = 60.0
+"""After which a server that refused to give cached lists is asked again: an operator may have changed the rules."""
+
 _read_list = Script("feedback", "read_list", read_only=True)
 
 
@@ -39,7 +43,7 @@ class ListReader:
         self._identities = identities
         self._caller = caller
         self._codecs = _Codecs()
-        self._refused = False
+        self._refused_until = float("-inf")
 
     def read(self, session_id: str, at_least: int | None, deadline: float) -> Flow[Result | None]:
         """A Session's list, if what is cached is current; None when the projector must be asked.
@@ -47,7 +51,7 @@ class ListReader:
         Raises:
             QueueUnavailable: the server did not answer in time.
         """
-        if self._refused:
+        if time.monotonic() < self._refused_until:
             return None
         # The Session's life first: a list that is current later was so at some time after the question.
         identity = self._identities.known_identity(session_id)
@@ -67,7 +71,7 @@ class ListReader:
         """Reads the log if need be. Why it cannot be read, the projector says."""
         try:
             return self._identities.identity(session_id)
-        except LogFailure:
+        except FeedbackError:
             return None
 
     def _cached(self, session_id: str, deadline: float) -> Flow[CachedList | None]:
@@ -77,8 +81,8 @@ class ListReader:
         except QueueUnavailable as error:
             if not isinstance(error.__cause__, RedisError) or is_passing(error.__cause__):
                 raise
-            _log.warning("cached lists are not read any more, the projector is asked instead reason=%s", error)
-            self._refused = True
+            _log.warning("cached lists are not read for a while, the projector is asked instead reason=%s", error)
+            self._refused_until = time.monotonic() + _TRY_AGAIN_S
             return None
         if reply is None:
             return None

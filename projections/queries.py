@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from concurrent.futures import Executor
 from contextlib import suppress
 from threading import Event as StopEvent
+from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -37,6 +38,11 @@ _PARTING_MS = 150
 _LONGEST_WAIT_MS = 600_000
 _MAX_WAITING = 10_000
 _MAX_QUERY_BYTES = 2**20
+_MOST_REPLY_BYTES = 4 * 2**20
+"""Of answers in one request, or one answer that is larger: a server takes neither a request nor a pause of any size."""
+
+_Replies: TypeAlias = tuple[list[str], list[bytes | int]]
+"""Keys and arguments of the script that sends answers."""
 
 
 class _Waiting(Struct, frozen=True):
@@ -104,8 +110,8 @@ class Responder:
 
     def flush(self) -> None:
         """Send what is ready."""
-        if replies := self._replies():
-            _put_replies(self._redis, *replies)
+        for names, args in self._replies():
+            _put_replies(self._redis, names, args)
 
     def close(self) -> None:
         """Close the connections that this responder made."""
@@ -115,22 +121,31 @@ class Responder:
         self._lines.drop()
         drop_foreign(self._redis, {keys.QUERIES: b"list", keys.LIST_ERA: b"string"})
 
-    def _replies(self) -> tuple[list[str], list[bytes | int]] | None:
-        """Keys and arguments of the script that sends what is ready, which is so no more."""
-        if not self._ready:
-            return None
+    def _replies(self) -> list[_Replies]:
+        """What is ready, and then is so no more, as the script takes it; in parts of a size that the server takes."""
         ready, self._ready = self._ready, []
-        return [keys.reply(query_id) for query_id, _ in ready], [keys.REPLY_TTL_S, *(answer for _, answer in ready)]
+        parts: list[_Replies] = []
+        size = _MOST_REPLY_BYTES
+        for query_id, answer in ready:
+            size += len(answer)
+            if size > _MOST_REPLY_BYTES:
+                parts.append(([], [keys.REPLY_TTL_S]))
+                size = len(answer)
+            names, args = parts[-1]
+            names.append(keys.reply(query_id))
+            args.append(answer)
+        return parts
 
     def _exchange(self, block_s: float) -> list[Query]:
         """Send what is ready and take the next queries, in one write."""
         replies = self._replies()
         take = ("BLMPOP", block_s, 1, keys.QUERIES, "LEFT", "COUNT", _BATCH)
+        for names, args in replies[:-1]:
+            _put_replies(self._redis, names, args)
         try:
-            *_, taken = self._lines.send(*([_put_replies.by_digest(*replies)] if replies else []), take)
+            *_, taken = self._lines.send(*(_put_replies.by_digest(*part) for part in replies[-1:]), take)
         except NoScriptError:
-            assert replies is not None, "it is the only script"
-            _, taken = self._lines.send(_put_replies.by_source(*replies), take)
+            *_, taken = self._lines.send(*(_put_replies.by_source(*part) for part in replies[-1:]), take)
         return list(self._readable(taken[1])) if taken else []
 
     def _readable(self, documents: Iterable[bytes]) -> Iterable[Query]:

@@ -8,9 +8,9 @@ local left, aside, page = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]
 local found = {}
 for k = 1, #KEYS do
   local entries, share, after = {}, left / (#KEYS - k + 1), ARGV[3 + k]
-  local read
-  repeat
-    read = redis.call('XRANGE', KEYS[k], '(' .. after, '+', 'COUNT', page)
+  local more = true
+  while more and share > 0 do
+    local read = redis.call('XRANGE', KEYS[k], '(' .. after, '+', 'COUNT', page)
     for _, entry in ipairs(read) do
       after = entry[1]
       local event = ''
@@ -24,7 +24,8 @@ for k = 1, #KEYS do
       share = share - #event - aside
       left = left - #event - aside
     end
-  until #read < page or share <= 0
+    more = #read == page
+  end
   found[k] = entries
 end
 return found

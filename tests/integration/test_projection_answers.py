@@ -30,6 +30,7 @@ from feedback.queries import (
 )
 from feedback.results import ItemList, Ok, Rejected, Result, SessionNotFound, result_from_builtins
 from persistence.sidecar import SqliteStore
+from projections import queries as responding
 from projections.cache import ListCache
 from projections.queries import Responder
 from projections.views import load
@@ -341,11 +342,16 @@ def test_a_slow_log_holds_up_nobody_else(valkey_url: str, deployment: Deployment
     assert items_of(result_from_builtins(third.result)) == ()
 
 
-def test_a_batch_of_many_sessions(responder: Responder, deployment: Deployment) -> None:
-    """One look at cache and store answers all of them, each with its own."""
+@pytest.mark.parametrize("most_bytes", [1, 1000, 2**20])
+def test_a_batch_of_many_sessions(
+    responder: Responder, deployment: Deployment, monkeypatch: pytest.MonkeyPatch, most_bytes: int
+) -> None:
+    """One look at cache and store answers all of them, each with its own, in requests of a bounded size."""
+    monkeypatch.setattr(responding, "_MOST_REPLY_BYTES", most_bytes)
     events = {session_id: deployment.put(session_id) for session_id in (f"s{number}" for number in range(40))}
     ask(deployment.redis, *(list_query(f"q-{session_id}", session_id) for session_id in events))
-    step(responder)
+    responder.step(1)
+    responder.step(0.01)
     for session_id, event in events.items():
         (answer,) = answers(deployment.redis, f"q-{session_id}")
         assert isinstance(answer, queries.Answered)
