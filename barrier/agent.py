@@ -91,9 +91,17 @@ class Agent:
             _tell(self._redis, *replies)
 
     def recover(self) -> None:
-        """After a failure: old connections may lead to a server that is the primary no more."""
+        """After a failure: old connections may lead to a server that is the primary no more, and what a stranger put
+        in a list's place gives way.
+
+        Raises:
+            RedisError: the trouble goes on.
+        """
         self._lines.drop()
         self._redis.connection_pool.disconnect()
+        for name in (keys.wake(self._me.agent_id), keys.agent_requests(self._host)):
+            if self._redis.type(name) not in {b"list", b"none"}:
+                self._redis.delete(name)
 
     def close(self) -> None:
         """Close the connections that this agent made."""

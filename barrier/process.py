@@ -78,14 +78,14 @@ def _serve(agent: Agent, lease: AgentLease, report: TroubleReport, stop: StopEve
                 lease.wait(_BLOCK_S / 2)
             agent.step(_BLOCK_S if serves else 0.001, serves=serves)
         except RedisError as error:
-            # One that is loading its data is at the right URL, and takes as long as it takes.
-            if not proven and not is_passing_reply(error) and (not is_passing(error) or time.monotonic() > give_up):
+            if not proven and not _passes(error, give_up):
                 raise
             logger.warning("out of service for a moment: %s", error)
             report.meet(error)
             stop.wait(pause_s * random.uniform(0.5, 1))  # noqa: S311 - jitter, not a secret
             pause_s = min(2 * pause_s, _LAST_PAUSE_S)
-            agent.recover()
+            with suppress(RedisError):
+                agent.recover()
         else:
             proven, pause_s = True, _FIRST_PAUSE_S
             report.end()
@@ -93,3 +93,11 @@ def _serve(agent: Agent, lease: AgentLease, report: TroubleReport, stop: StopEve
     with suppress(RedisError):
         agent.flush()
     report.withdraw()
+
+
+def _passes(error: RedisError, give_up: float) -> bool:
+    """Whether waiting may help a process that has not worked yet, as long as it is not time to give up."""
+    # A server that is loading its data is at the right URL, and takes as long as it takes.
+    if is_passing_reply(error) or str(error).startswith("WRONGTYPE"):
+        return True
+    return is_passing(error) and time.monotonic() < give_up

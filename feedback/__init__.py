@@ -9,6 +9,7 @@ with FeedbackClient.from_url("redis://127.0.0.1:6379") as client:
 from feedback.aio import AsyncFeedbackClient, AsyncTicket
 from feedback.client import FeedbackClient, Ticket
 from feedback.errors import (
+    AgentUnanswered,
     CommandExpired,
     CommandFailed,
     CommandIdReused,
@@ -18,6 +19,7 @@ from feedback.errors import (
     Fenced,
     FlushFailed,
     FlushUnanswered,
+    HostUnknown,
     InvalidRequest,
     LogAmbiguous,
     LogCorrupt,
@@ -52,6 +54,7 @@ from feedback.results import (
 
 __all__ = [
     "Absent",
+    "AgentUnanswered",
     "AsyncFeedbackClient",
     "AsyncLiveSession",
     "AsyncLiveSessions",
@@ -67,6 +70,7 @@ __all__ = [
     "Fenced",
     "FlushFailed",
     "FlushUnanswered",
+    "HostUnknown",
     "InvalidRequest",
     "Item",
     "ItemList",
