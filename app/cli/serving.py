@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
+from app.catalog import check_root
 from app.cli.options import add_common, add_settings, client_settings, settings_of
 from app.endpoint import require_server
 from app.exits import ExitCode
@@ -14,7 +15,7 @@ from app.inspection import refuse_unfit_server
 from app.logs import setup_logging
 from app.signals import stop_on_signals
 from feedback import crashpoints
-from feedback.errors import QueueUnavailable
+from feedback.errors import QueueUnavailable, SettingsInvalid
 from feedback.settings import Settings
 
 HARD_EXIT_MARGIN_S = 3.0
@@ -53,3 +54,22 @@ def serve(
         except RedisError as error:
             raise QueueUnavailable(f"Redis: {error}") from error
     return ExitCode.SUCCESS
+
+
+def with_logs(process: Callable[[Settings, threading.Event], None]) -> Callable[[Settings, threading.Event], None]:
+    """The same process, refused where it would see no log root without having been told so.
+
+    To one that looks into an empty or wrong place, no Session exists.
+    """
+
+    def checked(settings: Settings, stop: threading.Event) -> None:
+        if settings.logs == "local":
+            try:
+                check_root(settings.sessions)
+            except SettingsInvalid as error:
+                raise SettingsInvalid(
+                    f"{error}; give --sessions, or --logs agents where other hosts have them"
+                ) from None
+        process(settings, stop)
+
+    return checked

@@ -8,18 +8,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from uuid import uuid4
 
+import msgspec
 import pytest
 from redis import Redis
 from redis.exceptions import NoPermissionError
 from rq import Queue
 
 from app.embedded import DURABLE, EmbeddedServer
-from feedback import FeedbackClient, Item, ItemList, Ok, QueueUnavailable, keys
+from feedback import FeedbackClient, Item, ItemList, LiveSessions, Ok, QueueUnavailable, SessionIdentity, keys
 from feedback.settings import Settings
 from feedback.wire import Serializer, encode_job
 from persistence.session_log import SessionLogs
 from tests.acceptance.command_line import feedback
-from tests.harness import settings_for, wait_until, write_session
+from tests.harness import CREATED_AT, HOST, settings_for, wait_until, write_session
 from tests.integration.rq_jobs import partition_of, put_command
 from tests.processes import children
 
@@ -84,6 +85,33 @@ def test_the_whole_way_of_a_command_needs_no_more_rights(server: Redis, settings
         assert host.list("s", at_least=stored.revision) == Ok(value=ItemList(items=(stored.value,)))
         assert host.delete("s", "m", if_version=stored.value.version).ok
     assert refusals(server) == []
+
+
+def test_an_agent_answers_for_its_host_and_no_other(server: Redis, settings: Settings, tmp_path: Path) -> None:
+    """Put and list of a Session elsewhere, its owner's flush included, without a refusal on the way."""
+    agent = msgspec.structs.replace(settings, redis_url=url(server, "agent"), host=HOST, sessions=str(tmp_path))
+
+    def flush() -> None:
+        write_session(agent, "elsewhere", "m")
+
+    identity = SessionIdentity(created_at=CREATED_AT, cwd="/w")
+    with (
+        children("agent", settings=agent, logs=tmp_path) as (process,),
+        LiveSessions.from_url(url(server, "host")) as live,
+        FeedbackClient.from_url(url(server, "host"), host=HOST) as client,
+    ):
+        wait_until(lambda: server.exists(keys.agent(HOST)), "the agent serves")
+        with live.register("elsewhere", identity, flush):
+            stored = client.put("elsewhere", "m", "positive")
+        assert isinstance(stored, Ok)
+        assert isinstance(stored.value, Item)
+        assert client.list("elsewhere") == Ok(value=ItemList(items=(stored.value,)))
+        assert process.stop(settings.shutdown_grace)
+        assert not server.exists(keys.agent(HOST)), "who leaves says so"
+    assert refusals(server) == []
+    with Redis.from_url(url(server, "agent")) as other, pytest.raises(NoPermissionError):
+        other.hset(keys.agent("another"), "agent", "me")
+    refusals(server)
 
 
 def test_a_reader_lists_and_cannot_put(server: Redis, settings: Settings) -> None:
