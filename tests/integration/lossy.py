@@ -6,11 +6,23 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TypeVar
 from uuid import uuid4
 
 import msgspec
+import pytest
+from redis.exceptions import RedisError
 
-from feedback import AsyncFeedbackClient, FeedbackClient, LiveSessions, Put, SessionIdentity, keys
+from feedback import (
+    AsyncFeedbackClient,
+    AsyncLiveSessions,
+    FeedbackClient,
+    LiveSessions,
+    LogCorrupt,
+    Put,
+    SessionIdentity,
+    keys,
+)
 from feedback.connection import connect
 from feedback.model import Rating
 from feedback.partitions import PartitionId
@@ -23,23 +35,32 @@ from persistence.sidecar import open_store
 from projections.process import run_projector
 from tests.acceptance.disturbed import Told, told
 from tests.harness import CREATED_AT, settings_for, wait_until, write_session
-from tests.integration.rq_jobs import partition_of, set_up
+from tests.integration.rq_jobs import damaged_log, partition_of, set_up
 from tests.outcomes import assert_sound
 from tests.watching import RoundTrip, WatchingProxy
 from worker import topology as topologies
+from worker.dead_letters import DeadLetters
+from worker.letters import choose_for_drop, choose_for_retry
 from worker.process import run_worker
 
-ROLES = ("worker", "projector", "client", "async client", "live host")
-SESSIONS = ("a", "b")
+ROLES = ("worker", "projector", "client", "async client", "live host", "async live host", "operator")
+SESSIONS = ("a", "b", "damaged")
 LIVE = "live"
+IDENTITY = SessionIdentity(created_at=CREATED_AT, cwd="/w")
 DEAD = "a-dead-worker"
+_SERVING = ("worker", "projector")
+
+T = TypeVar("T")
 
 
 class Lossy:
     """One run of the workload. What was sent is in the proxies' journals, by role."""
 
-    def __init__(self, url: str, home: Path, *, resized: bool = False) -> None:
-        """`resized`: at the end, the number of partitions is changed."""
+    def __init__(self, url: str, home: Path, role: str, *, resized: bool = False) -> None:
+        """`role`: who may lose a message; only what that one has a part in is done. `resized`: at the end, the number
+        of partitions is changed."""
+        self._role = role
+        self._url = url
         self._generations = {1: 2, 2: 3} if resized else {1: 2}
         self._redis = connect(url)
         self._redis.flushall()
@@ -59,7 +80,8 @@ class Lossy:
     def run(self) -> list[Told]:
         """The whole workload, then the checks; what the callers were told, in a fixed order."""
         set_up(self._redis, self._settings)
-        self._leave_claims_of_the_dead()
+        if self._role == "worker":
+            self._leave_claims_of_the_dead()
         with self._serving():
             answers = [_told(answer) for answer in self._work()]
             if len(self._generations) > 1:
@@ -80,8 +102,21 @@ class Lossy:
         self._redis.hset(keys.trials(1), str(partition.number), "")
 
     def _work(self) -> Iterator[Result]:
+        parts: dict[str, Callable[[], Iterator[Result]]] = {
+            "client": self._work_as_client,
+            "async client": lambda: iter(asyncio.run(self._work_by_asyncio())),
+            "live host": self._rate_live,
+            "async live host": lambda: iter(asyncio.run(self._rate_live_by_asyncio())),
+            "operator": self._operate,
+        }
+        # What those who serve have to do with is the same whether their callers run threads or asyncio.
+        for role, part in parts.items():
+            if self._role == role or (self._role in _SERVING and "async" not in role):
+                yield from part()
+
+    def _work_as_client(self) -> Iterator[Result]:
         with FeedbackClient.from_url(self.proxies["client"].url) as client:
-            yield from (client.result_of(command_id, timeout=20) for command_id in self._ids[:2])
+            yield from [client.result_of(command_id, timeout=20) for command_id in self._ids]
             first = client.put("b", "m1", "positive", note="a note", command_id=self._new_id(), timeout=20)
             yield first
             assert client.result_of(self._ids[-1], timeout=20) == first
@@ -89,11 +124,9 @@ class Lossy:
             # The stream has lost what it had: the next acknowledgement has to mend it.
             self._redis.delete(keys.events(partition_of(self._settings, "a")))
             yield client.put("a", "m2", "negative", command_id=self._new_id(), timeout=20)
-            yield from self._rate_live(client)
             yield client.list("a", timeout=20)
             self._redis.delete(keys.job(self._ids[-1]), keys.results(self._ids[-1]))
             yield client.result_of(self._ids[-1], timeout=20)
-        yield from asyncio.run(self._work_by_asyncio())
 
     async def _work_by_asyncio(self) -> list[Result]:
         async with AsyncFeedbackClient.from_url(self.proxies["async client"].url) as client:
@@ -112,20 +145,61 @@ class Lossy:
         with FeedbackClient.from_url(self.proxies["client"].url) as client:
             return [ticket.result(20) for ticket in client.submit_many([*self._requests("a"), *self._requests("b")])]
 
-    def _rate_live(self, client: FeedbackClient) -> Iterator[Result]:
-        """A Session that a host holds open, and writes when it is asked to flush."""
-        with (
-            LogWriter(Path(self._settings.sessions), LIVE, created_at=CREATED_AT, cwd="/w") as log,
-            LiveSessions.from_url(self.proxies["live host"].url) as live,
-        ):
+    @contextmanager
+    def _held_open(self, session_id: str) -> Iterator[Callable[[], int]]:
+        """A Session whose log is written when it is flushed, by what is given."""
+        with LogWriter(Path(self._settings.sessions), session_id, created_at=CREATED_AT, cwd="/w") as log:
 
             def flush() -> int:
                 if log.next_seq == 0:
                     log.append(exchange(1, "Please?", "Here.", user_id="u1", assistant_id="m1"))
                 return log.next_seq
 
-            with live.register(LIVE, SessionIdentity(created_at=CREATED_AT, cwd="/w"), flush, timeout=20):
-                yield client.put(LIVE, "m1", "positive", command_id=self._new_id(), timeout=20)
+            yield flush
+
+    def _rate_live(self) -> Iterator[Result]:
+        with (
+            self._held_open(LIVE) as flush,
+            FeedbackClient.from_url(self._url) as client,
+            LiveSessions.from_url(self.proxies["live host"].url) as live,
+            live.register(LIVE, IDENTITY, flush, timeout=20),
+        ):
+            yield client.put(LIVE, "m1", "positive", command_id=self._new_id(), timeout=20)
+
+    async def _rate_live_by_asyncio(self) -> list[Result]:
+        session_id = f"{LIVE}-by-asyncio"
+        with self._held_open(session_id) as write:
+
+            async def flush() -> int:
+                return await asyncio.to_thread(write)
+
+            async with (
+                AsyncFeedbackClient.from_url(self._url) as client,
+                AsyncLiveSessions.from_url(self.proxies["async live host"].url) as live,
+                await live.register(session_id, IDENTITY, flush, timeout=20),
+            ):
+                return [await client.put(session_id, "m1", "positive", command_id=self._new_id(), timeout=20)]
+
+    def _operate(self) -> Iterator[Result]:
+        """Two commands failed. One is found, looked into and put back, the other one is dropped."""
+        mended, dropped = (
+            Put("damaged", message_id, "positive", command_id=str(uuid4())) for message_id in ("m1", "m2")
+        )
+        with FeedbackClient.from_url(self._url) as client, closing(connect(self.proxies["operator"].url)) as redis:
+            with damaged_log(self._settings, "damaged"):
+                for ticket in client.submit_many([mended, dropped]):
+                    with pytest.raises(LogCorrupt):
+                        ticket.result(20)
+            dead = DeadLetters(redis)
+            letters = {letter.job_id: letter for letter in _insist(lambda: list(dead.letters()))}
+            assert letters.keys() == {mended.command_id, dropped.command_id}
+            back = [letters[str(mended.command_id)]]
+            assert "LogCorrupt" in (_insist(lambda: dead.traceback(back[0])) or "")
+            _insist(lambda: dead.retry(choose_for_retry(dead.find([back[0].place.job_id]), 0).chosen))
+            _insist(lambda: dead.drop(choose_for_drop([letters[str(dropped.command_id)]])))
+            self._ids.append(str(mended.command_id))
+            yield client.result_of(self._ids[-1], timeout=20)
+            assert _insist(lambda: list(dead.letters())) == []
 
     def _requests(self, session_id: str) -> list[Request]:
         return [
@@ -173,6 +247,14 @@ class Lossy:
         for proxy in self.proxies.values():
             proxy.close()
         self._redis.close()
+
+
+def _insist(ask: Callable[[], T]) -> T:
+    """What an operator does whose connection broke: run it again."""
+    try:
+        return ask()
+    except RedisError:
+        return ask()
 
 
 def _told(result: Result) -> Told:

@@ -43,7 +43,7 @@ def undisturbed(url: str, home: Path, run: Run) -> tuple[list[Told], Counter[Rou
     """What the callers are told, and how often the role makes each kind of round trip."""
     role, resized = run
     home.mkdir()
-    with closing(Lossy(url, home, resized=resized)) as system:
+    with closing(Lossy(url, home, role, resized=resized)) as system:
         return system.run(), Counter(system.kinds(role))
 
 
@@ -52,7 +52,7 @@ def disturbed(url: str, home: Path, run: Run, lost: tuple[str, RoundTrip, int], 
     role, resized = run
     side, kind, nth = lost
     home.mkdir()
-    with closing(Lossy(url, home, resized=resized)) as system:
+    with closing(Lossy(url, home, role, resized=resized)) as system:
         proxy = system.proxies[role]
         trap = (proxy.hold_request if side == "request" else proxy.hold_reply)(is_kind(kind), nth=nth)
         trap.cut()
