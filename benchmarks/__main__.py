@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.agents import agents
 from benchmarks.barrier import grown, unchanged
 from benchmarks.crowd import enqueueing, hot_session, saturated, workers
 from benchmarks.figures import Figure
@@ -39,6 +40,7 @@ BENCHMARKS: Mapping[str, Callable[[Run], list[Figure]]] = {
     "idle": idle,
     "barrier": unchanged,
     "growth": grown,
+    "agents": agents,
     "first-reading": first_reading,
     "memory": reading_memory,
 }
