@@ -17,6 +17,7 @@ from feedback.errors import FeedbackError, QueueUnavailable
 from feedback.settings import Settings
 from feedback.troubles import read_troubles
 from persistence.session_log import SessionLogs
+from persistence.sidecar import public_url
 from projections.topology import check_topology, read_deployment, read_topology
 from worker.unpublished import left_out
 
@@ -90,7 +91,7 @@ def _store(settings: Settings) -> Iterator[Finding]:
     store = open_existing_store(settings.sidecar_url)
     if store is None:
         cure = "start a worker, which makes it, or correct the URL"
-        yield Finding("store", f"nothing at {settings.sidecar_url}", cure)
+        yield Finding("store", f"nothing at {public_url(settings.sidecar_url)}", cure)
         return
     with closing(store):
         health = store.health()

@@ -16,6 +16,7 @@ from feedback.errors import StoreUnavailable
 from persistence.interchange.export import ExportReport, export
 from persistence.interchange.media import Form
 from persistence.interchange.rows import Refusal
+from persistence.sidecar import public_url
 
 
 class ExportDocument(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -46,7 +47,7 @@ def run(arguments: Namespace) -> ExitCode:
     settings = client_settings(arguments)
     store = open_existing_store(settings.sidecar_url)
     if store is None:
-        raise StoreUnavailable(f"no store at {settings.sidecar_url} yet: start a worker first")
+        raise StoreUnavailable(f"no store at {public_url(settings.sidecar_url)} yet: start a worker first")
     with closing(store):
         # Local time, and without a zone in it: the original names what it sets aside by that.
         now = datetime.now().astimezone()

@@ -22,6 +22,7 @@ from feedback.requests import MAX_ACTOR_BYTES, check_text
 from feedback.settings import Settings
 from persistence.interchange.media import Form, read_medium
 from persistence.interchange.rows import Ignored, Refusal
+from persistence.sidecar import public_url
 from persistence.sidecar.store import SidecarStore
 from projections.topology import check_topology, read_deployment, read_topology
 from worker.importing import Importer, ImportReport
@@ -63,7 +64,7 @@ def run(arguments: Namespace) -> ExitCode:
     settings = client_settings(arguments)
     store = open_existing_store(settings.sidecar_url)
     if store is None:
-        raise StoreUnavailable(f"no store at {settings.sidecar_url} yet: start a worker first")
+        raise StoreUnavailable(f"no store at {public_url(settings.sidecar_url)} yet: start a worker first")
     with closing(store), _server(settings, store) as redis:
         importer = Importer(
             store,

@@ -15,6 +15,7 @@ from app.exits import ExitCode
 from app.inspection import open_server
 from feedback import crashpoints
 from feedback.errors import InvalidRequest, StoreUnavailable
+from persistence.sidecar import public_url
 from persistence.sidecar.store import SidecarStore, StoredTopology
 from worker import topology as topologies
 
@@ -43,7 +44,7 @@ def run(arguments: Namespace) -> ExitCode:
     with open_server(require_server(settings, arguments.data)) as redis:
         store = open_existing_store(settings.sidecar_url)
         if store is None:
-            raise StoreUnavailable(f"no store at {settings.sidecar_url} yet: start a worker first")
+            raise StoreUnavailable(f"no store at {public_url(settings.sidecar_url)} yet: start a worker first")
         with closing(store):
             stored = _changed(arguments, redis, store)
     report = PartitionsReport(

@@ -20,6 +20,7 @@ from app.up import UpPlan, plan_up, run_up
 from feedback.settings import Settings
 from gateway.address import url_of
 from persistence.session_log import SessionLogs
+from persistence.sidecar import public_url
 
 
 def configure(command: str, parser: ArgumentParser) -> None:
@@ -67,7 +68,7 @@ def _greet(plan: UpPlan, system: System, data: Path) -> None:
     server = "embedded, AOF every second" if not plan.settings.redis_url else "yours"
     out.print("session-feedback is running. Ctrl-C stops it; the data stays.", style="bold green")
     out.print(f"  server     {_without_password(settings.redis_url)} ({server})")
-    out.print(f"  store      {settings.sidecar_url}")
+    out.print(f"  store      {public_url(settings.sidecar_url)}")
     out.print(f"  Sessions   {settings.sessions}")
     if plan.gateway:
         out.print(f"  HTTP       {url_of(settings, settings.gateway_port)}")
