@@ -20,6 +20,7 @@ from feedback.evidence import (
     Evidence,
     EvidenceReply,
     EvidenceRequest,
+    LogFound,
     LogQuestion,
     Registration,
     decode_reply,
@@ -161,6 +162,14 @@ class AgentDesk:
             testimony = None if question is None else told(pending.host, question, found.finding)
             if testimony is not None:
                 del pending.questions[found.session_id]
+                if isinstance(found.finding, LogFound):
+                    # Which state of the file was read: for those who have to find out afterwards.
+                    logger.debug(
+                        "evidence session=%r host=%s revision=%s",
+                        found.session_id,
+                        pending.host,
+                        found.finding.revision,
+                    )
                 yield Told(reply.request_id, found.session_id, testimony)
         if not pending.questions:
             del self._pending[reply.request_id]

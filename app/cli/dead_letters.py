@@ -143,6 +143,8 @@ def _command_lines(command: Command, is_expired: bool) -> Iterator[Text]:
     yield _line("if version", "none" if command.if_version is None else command.if_version)
     if command.actor is not None:
         yield _line("actor", command.actor)
+    if command.host is not None:
+        yield _line("host", command.host)
 
 
 def _letter_line(letter: DeadLetter) -> LetterLine:

@@ -9,7 +9,15 @@ from barrier.judging import Judge
 from barrier.rules import Answer, Barrier, FlushNeeded, Need, Unrated
 from feedback.agent_desk import Asked, Told, unanswered
 from feedback.commands import Command, DeleteCommand, PutCommand, check_command, digest_of
-from feedback.errors import AgentUnanswered, CommandFailed, HostUnknown, InvalidRequest, LogCorrupt, LogUnreadable
+from feedback.errors import (
+    AgentUnanswered,
+    CommandFailed,
+    HostUnknown,
+    InvalidRequest,
+    LogCorrupt,
+    LogUnreadable,
+    SettingsInvalid,
+)
 from feedback.evidence import (
     MOST_BYTES,
     MOST_ID_CHARS,
@@ -33,6 +41,7 @@ from feedback.flushing import LiveOwner
 from feedback.hosts import Sight
 from feedback.model import SessionIdentity
 from feedback.partitions import PartitionId
+from feedback.settings import load_settings
 from worker.claims import Claim
 from worker.parking import ParkingLot
 from worker.remote import EvidenceNeeded, OutOfTurn, PlacedBarrier, in_turn, question_of
@@ -284,6 +293,11 @@ def test_a_commands_host_is_a_name(host: str) -> None:
     """It stands in keys and in access rules."""
     with pytest.raises(InvalidRequest, match=r"\$\.host"):
         check_command(msgspec.structs.replace(put("m", host=host), command_id="0b7d3c1e-5a52-4c1a-9a37-6f3b6c0f1d2e"))
+
+
+def test_a_setting_that_is_no_name_stops_a_process_at_its_start() -> None:
+    with pytest.raises(SettingsInvalid, match="'a b' is no host's name"):
+        load_settings({"max_note_bytes": 1, "host": "a b"}, {})
 
 
 def test_a_command_is_the_same_wherever_its_log_is_said_to_be() -> None:

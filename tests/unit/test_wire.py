@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from feedback import queries, wire
+from feedback import evidence, queries, wire
 from feedback.commands import MAX_COMMAND_BYTES, DeleteCommand, PutCommand
 from feedback.errors import InvalidRequest
 from feedback.events import (
@@ -79,6 +79,7 @@ Example = tuple[Callable[[Any], bytes], Callable[[bytes], object], object]
 EXAMPLES: dict[str, Example] = {
     "put": (encode_job, decode_job, PUT),
     "put, nothing optional": (encode_job, decode_job, BARE_PUT),
+    "put, on a host": (encode_job, decode_job, msgspec.structs.replace(BARE_PUT, host="box-1")),
     "delete": (encode_job, decode_job, DELETE),
     "feedback.put": (encode_event, decode_event, FeedbackPut(**EVENT, item=ITEM)),
     "feedback.deleted": (encode_event, decode_event, FeedbackDeleted(**EVENT)),
@@ -93,6 +94,45 @@ EXAMPLES: dict[str, Example] = {
         queries.encode_query,
         queries.decode_query,
         queries.ListQuery(query_id="q", deadline=7, session_id="s-é", at_least=3),
+    ),
+    "list query, on a host": (
+        queries.encode_query,
+        queries.decode_query,
+        queries.ListQuery(query_id="q", deadline=7, session_id="s", host="box-1"),
+    ),
+    "evidence request": (
+        evidence.encode_request,
+        evidence.decode_request,
+        evidence.EvidenceRequest(
+            request_id="r",
+            reply_to="w",
+            host="box-1",
+            sessions=(
+                evidence.LogQuestion(session_id="s-é", message_ids=("m-🚀", "n"), durable=True),
+                evidence.LogQuestion(session_id="t"),
+            ),
+            deadline=7,
+        ),
+    ),
+    "evidence reply": (
+        evidence.encode_reply,
+        evidence.decode_reply,
+        evidence.EvidenceReply(
+            request_id="r",
+            host="box-1",
+            agent_id="a",
+            root="/logs",
+            sessions=(
+                evidence.Found(
+                    "s-é",
+                    evidence.LogFound(
+                        identity=SessionIdentity(created_at=5, cwd="/w"), eligible=(True, False), revision="1.2"
+                    ),
+                ),
+                evidence.Found("t", evidence.LogAbsent()),
+                evidence.Found("u", evidence.LogFailed(FAILURE)),
+            ),
+        ),
     ),
     "outcome query": (
         queries.encode_query,
