@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from feedback import keys
 from feedback.connection import connect
 from feedback.errors import QueueUnavailable, SettingsInvalid
-from feedback.partitions import PartitionId, Topology
+from feedback.partitions import Topology
 from projections.topology import read_topology
 
 
@@ -26,14 +26,6 @@ class Ownership(Struct, frozen=True):
     def is_complete(self) -> bool:
         """Whether every partition has a live owner."""
         return self.topology is not None and all(self.owners.values())
-
-
-class QueueLengths(Struct, frozen=True):
-    """One partition's commands: waiting, claimed by its owner (or set aside by it), and in RQ's failed registry."""
-
-    waiting: int
-    claimed: int
-    failed: int
 
 
 class ServerFacts(Struct, frozen=True, rename="camel"):
@@ -115,20 +107,6 @@ def read_ownership(redis: Redis) -> Ownership:
         {number: owners[number] if owners.get(number) in alive else None for number in range(topology.partitions)},
         alive,
     )
-
-
-def read_queues(redis: Redis, topology: Topology) -> dict[PartitionId, QueueLengths]:
-    """Every partition's queue, in one round trip. Raises `redis.exceptions.RedisError`."""
-    partitions = topology.all_partitions()
-    with redis.pipeline(transaction=False) as pipeline:
-        for partition in partitions:
-            pipeline.llen(keys.queue(partition))
-            pipeline.llen(keys.claimed(partition))
-            pipeline.zcard(keys.aside(partition))
-            pipeline.zcard(keys.failed_registry(partition))
-        lengths = pipeline.execute()
-    each = zip(partitions, lengths[::4], lengths[1::4], lengths[2::4], lengths[3::4], strict=True)
-    return {partition: QueueLengths(waiting, held + aside, failed) for partition, waiting, held, aside, failed in each}
 
 
 def _alive(redis: Redis, workers: list[str]) -> tuple[str, ...]:

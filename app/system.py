@@ -26,6 +26,7 @@ _READY_TIMEOUT_S = 60.0
 _ASK_TIMEOUT_S = 0.5
 _POLL_S = 0.02
 _STOP_MARGIN_S = 6.0
+_METRICS_PORTS = {"worker": 0, "projector": 1, "gateway": 2}
 """Past `shutdown_grace`: a worker ends itself by force before that."""
 
 
@@ -85,7 +86,7 @@ class System:
                     name,
                     (sys.executable, "-P", "-m", "app.cli", name),
                     log=self.logs / f"{name}.log",
-                    environ=child_environ(self.settings),
+                    environ=child_environ(_with_own_port(self.settings, name)),
                     inherit=self._inherit,
                 )
                 self._serving.append(child)
@@ -121,6 +122,12 @@ class System:
         except OSError:
             return False
         return True
+
+
+def _with_own_port(settings: Settings, name: str) -> Settings:
+    """Each process serves its metrics on a port of its own: worker, projector, gateway on this and the next two."""
+    first = settings.metrics_port
+    return settings if not first else msgspec.structs.replace(settings, metrics_port=first + _METRICS_PORTS[name])
 
 
 def _premature_end(child: Child, code: int) -> FeedbackError:

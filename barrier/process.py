@@ -16,6 +16,7 @@ from barrier.agent import Agent, new_agent
 from barrier.judging import Judge
 from barrier.lease import AgentLease
 from barrier.logs import LogBarrier
+from barrier.meter import Meter
 from feedback.connection import connect, is_passing, is_passing_reply
 from feedback.errors import SettingsInvalid
 from feedback.settings import Settings
@@ -24,6 +25,7 @@ from persistence.session_log import SessionLogs
 
 logger = logging.getLogger(__name__)
 
+_OFF = Meter()
 _BLOCK_S = 0.5
 _READING_S = 1.0
 """How long one look waits for logs that are slow to be read: Sessions whose logs are not must not wait longer."""
@@ -33,10 +35,13 @@ _FIRST_PAUSE_S = 0.05
 _LAST_PAUSE_S = 1.0
 
 
-def run_agent(settings: Settings, stop: StopEvent, *, connect_to: Callable[[str], Redis] = connect) -> None:
+def run_agent(
+    settings: Settings, stop: StopEvent, *, connect_to: Callable[[str], Redis] = connect, meter: Meter = _OFF
+) -> None:
     """Answer for the logs under `settings.sessions` until `stop` is set, as the agent of `settings.host`.
 
-    While another agent of that host serves, this one waits as its standby. `connect_to` makes a client for a URL.
+    While another agent of that host serves, this one waits as its standby. `connect_to` makes a client for a URL;
+    `meter` is told what is done.
 
     Raises:
         SettingsInvalid: no host is named, the log root is not there, or an agent of this host serves another root.
@@ -52,18 +57,19 @@ def run_agent(settings: Settings, stop: StopEvent, *, connect_to: Callable[[str]
         clients = [closing_down.enter_context(closing(connect_to(settings.redis_url))) for _ in range(2)]
         logs = SessionLogs(root, index_bytes=settings.index_bytes)
         barrier = closing_down.enter_context(LogBarrier(logs, settings.io_threads, patience_s=_READING_S))
-        agent = Agent(clients[0], settings.host, me, Judge(barrier), flush_timeout_s=settings.flush_timeout)
+        judge = Judge(meter.timed_barrier(barrier))
+        agent = Agent(clients[0], settings.host, me, judge, flush_timeout_s=settings.flush_timeout)
         closing_down.callback(agent.close)
         lease = AgentLease(clients[1], settings.host, me, settings.lease_ttl)
         lease.start()
         closing_down.callback(lease.stop)
         logger.info("agent started host=%s root=%s agent=%s", settings.host, root, me.agent_id)
         report = TroubleReport(clients[0], f"agent {settings.host} {os.getpid()}")
-        _serve(agent, lease, report, stop)
+        _serve(agent, lease, report, stop, meter)
     logger.info("agent stopped host=%s", settings.host)
 
 
-def _serve(agent: Agent, lease: AgentLease, report: TroubleReport, stop: StopEvent) -> None:
+def _serve(agent: Agent, lease: AgentLease, report: TroubleReport, stop: StopEvent, meter: Meter) -> None:
     """Step by step until `stop` is set; failures that pass are waited for."""
     pause_s = _FIRST_PAUSE_S
     proven = False
@@ -74,6 +80,7 @@ def _serve(agent: Agent, lease: AgentLease, report: TroubleReport, stop: StopEve
         try:
             # One that serves no more still hears the owners that it asked.
             serves = lease.serves()
+            meter.turn(serves=serves)
             if not serves:
                 lease.wait(_BLOCK_S / 2)
             agent.step(_BLOCK_S if serves else 0.001, serves=serves)
@@ -82,6 +89,7 @@ def _serve(agent: Agent, lease: AgentLease, report: TroubleReport, stop: StopEve
                 raise
             logger.warning("out of service for a moment: %s", error)
             report.meet(error)
+            meter.interrupted()
             stop.wait(pause_s * random.uniform(0.5, 1))  # noqa: S311 - jitter, not a secret
             pause_s = min(2 * pause_s, _LAST_PAUSE_S)
             with suppress(RedisError):

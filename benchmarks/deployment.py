@@ -11,7 +11,7 @@ from pathlib import Path
 from redis import Redis
 
 from app.embedded import DURABLE, EmbeddedServer
-from app.inspection import read_ownership, read_queues
+from app.inspection import read_ownership
 from app.processes import Child
 from app.system import child_environ
 from app.testing import settings_in_home
@@ -23,6 +23,7 @@ from persistence.sidecar import open_store
 from persistence.sidecar.store import SidecarStore
 from projections.lag import lag
 from projections.topology import read_topology
+from projections.waiting import read_backlog
 from worker import topology as topologies
 
 _STOP_S = 20.0
@@ -57,6 +58,12 @@ class Deployment:
         assert worker.pid is not None, "it runs"
         return worker.pid
 
+    def projector_pid(self) -> int:
+        """The process of the only projector."""
+        (projector,) = self._projectors
+        assert projector.pid is not None, "it runs"
+        return projector.pid
+
     def stop_workers(self) -> None:
         """Have all workers drain and end."""
         while self.workers:
@@ -75,12 +82,12 @@ class Deployment:
 
     def backlog(self) -> int:
         """Commands that are not answered yet."""
-        queues = read_queues(self.redis, self.topology).values()
+        queues = read_backlog(self.redis, self.topology.all_partitions()).values()
         return sum(queue.waiting + queue.claimed for queue in queues)
 
     def failures(self) -> int:
         """Commands that failed; a benchmark that has any measures something else than it says."""
-        return sum(queue.failed for queue in read_queues(self.redis, self.topology).values())
+        return sum(queue.failed for queue in read_backlog(self.redis, self.topology.all_partitions()).values())
 
     def behind(self) -> int:
         """Outcomes that are committed and not projected."""

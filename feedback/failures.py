@@ -16,6 +16,10 @@ _KNOWN = {
 }
 
 
+KNOWN_CODES = tuple(sorted(_KNOWN))
+"""The names of all failures that this program can raise."""
+
+
 class Failure(Struct, frozen=True):
     """A failure's name in the contract, its sentence, and its members (strings, numbers, booleans, None)."""
 
@@ -43,6 +47,11 @@ def error_of(failure: Failure) -> FeedbackError:
     Exception.__init__(error, failure.message)
     vars(error).update(failure.members)
     return error
+
+
+def known_code(code: str) -> str:
+    """A failure's name if this program knows it, else "other": where not just any word may stand."""
+    return code if code in _KNOWN else "other"
 
 
 def encode_failure(failure: Failure) -> bytes:

@@ -33,7 +33,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The bound on a note, in UTF-8 bytes. Required: the contract leaves it to the deployment."""
     redis_url: str = "redis://127.0.0.1:6379/0"
     sidecar_url: str = "sqlite:///data/sidecar.sqlite3"
-    """`sqlite:///relative/path` or `sqlite:////absolute/path`."""
+    """`sqlite:///relative/path`, `sqlite:////absolute/path`, or `postgresql://user:password@host:port/database`."""
     sessions: str = "data/sessions"
     """The root under which the Session logs lie."""
     logs: Literal["local", "agents"] = "local"
@@ -66,6 +66,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds: no deadline may lie further ahead, and a record is kept for so long past its deadline."""
     event_retention: Positive = 4096
     """Events kept per partition in its stream, roughly; the store keeps them for `command_retention`."""
+    metrics_port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    """Where a worker, projector, agent or gateway serves its metrics and health (HTTP). 0: nowhere."""
+    metrics_host: str = "127.0.0.1"
+    """The address of that. It tells nothing about Sessions, but asks nobody who they are."""
     gateway_host: str = "127.0.0.1"
     """Where the gateway listens. Off the loopback it needs tokens or an issuer."""
     gateway_port: Annotated[int, Meta(ge=0, le=65535)] = 8080

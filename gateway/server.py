@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import uvicorn
 import uvloop
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from feedback.calls import wall_clock_ms
@@ -17,6 +18,7 @@ from feedback.settings import Settings
 from gateway.address import listen, url_of
 from gateway.app import create_app
 from gateway.context import Gateway
+from gateway.meter import Meter
 
 MOST_CONNECTIONS = 4096
 MOST_HEADER_BYTES = 64 * 1024
@@ -26,6 +28,7 @@ HEADERS_WITHIN_S = 10.0
 IDLE_S = 30
 """Seconds that a connection without a request stays open."""
 
+_OFF = Meter()
 _log = logging.getLogger(__name__)
 
 
@@ -77,12 +80,14 @@ class BoundedProtocol(HttpToolsProtocol):
 class _Server(uvicorn.Server):
     """Stops when an event of the process says so; signals are the process's business."""
 
-    def __init__(self, config: uvicorn.Config, gateway: Gateway, stop: threading.Event) -> None:
+    def __init__(self, config: uvicorn.Config, gateway: Gateway, stop: threading.Event, meter: Meter) -> None:
         super().__init__(config)
         self._gateway = gateway
+        self._meter = meter
         self._stop = stop
 
     async def on_tick(self, counter: int) -> bool:
+        self._meter.turn()
         self.should_exit = self.should_exit or self._stop.is_set()
         return await super().on_tick(counter)
 
@@ -102,10 +107,11 @@ def run_gateway(
     announce: Callable[[str], None],
     *,
     clock_ms: Callable[[], int] = wall_clock_ms,
+    meter: Meter = _OFF,
 ) -> None:
     """Serve until `stop` is set, then finish what is under way, within `shutdown_grace` seconds.
 
-    `announce` is told the URL as soon as connections are accepted.
+    `announce` is told the URL as soon as connections are accepted, `meter` what is done.
 
     Raises:
         SettingsInvalid: a setting of the gateway is malformed, address or certificate cannot be used, or everybody
@@ -114,17 +120,17 @@ def run_gateway(
     """
     gateway = Gateway(settings, clock_ms=clock_ms)
     with listen(settings) as listener:
-        config = _config(settings, gateway)
+        config = _config(settings, meter.measured(create_app(gateway)))
         url = url_of(settings, listener.getsockname()[1])
         if not gateway.guard.authenticator.is_required:
             _log.warning("everybody on this machine may rate: there are no tokens and no issuer url=%s", url)
         announce(url)
-        uvloop.run(_Server(config, gateway, stop).serve([listener]))
+        uvloop.run(_Server(config, gateway, stop, meter).serve([listener]))
 
 
-def _config(settings: Settings, gateway: Gateway) -> uvicorn.Config:
+def _config(settings: Settings, app: ASGIApp) -> uvicorn.Config:
     config = uvicorn.Config(
-        create_app(gateway),
+        app,
         http=BoundedProtocol,
         ws="none",
         lifespan="on",

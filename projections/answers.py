@@ -20,12 +20,14 @@ from feedback.queries import Answered, Failed, ListQuery, OutcomeQuery, Unknown,
 from feedback.results import ItemList, Ok, Rejected, SessionNotFound
 from persistence.sidecar.store import SidecarStore, StoredSession
 from projections.cache import ListCache, Snapshot
+from projections.meter import Meter
 from projections.resolving import Found
 from projections.views import load, possible
 
 _MOST_REMEMBERED_BYTES = 16 * 2**20
 _ENTRY_BYTES = 512
 _FILL_ATTEMPTS = 5
+_OFF = Meter()
 
 
 class NotYet(Struct, frozen=True):
@@ -63,8 +65,9 @@ class Remembered:
 class Answers:
     """Answers batches of queries, encoded as they go out; for one thread. Every method may raise `RedisError`."""
 
-    def __init__(self, cache: ListCache, store: SidecarStore) -> None:
+    def __init__(self, cache: ListCache, store: SidecarStore, meter: Meter = _OFF) -> None:
         self._cache = cache
+        self._meter = meter
         self._store = store
         self._remembered = Remembered()
 
@@ -106,6 +109,7 @@ class Answers:
         # Whoever missed it in the cache will find it there the next time.
         missed = {query.session_id for query, _ in resolved if query.missed}
         wanted = {key: found for key, found in there.items() if key in missed or (key in rows and key not in answers)}
+        self._meter.looked_up(memory=len(answers.keys() - wanted.keys()))
         for key, view in self._current(wanted, rows).items() if wanted else ():
             rows[key] = StoredSession(view.identity, view.revision)
             answers[key] = _listed(view.items, view.revision)
@@ -138,6 +142,7 @@ class Answers:
                     views[key] = load(self._store, key) or _unrated(key, identity)
                     fills.append(views[key])
             if not fills or self._cache.store(snapshot.era, fills, noted=snapshot.latest.keys() - false):
+                self._meter.looked_up(cache=len(views) - len(fills), store=len(fills))
                 return views
         raise StoreUnavailable("the cached lists are being made anew again and again")
 

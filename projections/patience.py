@@ -14,14 +14,18 @@ from feedback.connection import is_passing
 from feedback.errors import StoreForeign, StoreUnavailable
 from feedback.troubles import TroubleReport
 from projections.cache import is_wrong_type
+from projections.meter import Meter
 
 _log = logging.getLogger(__name__)
 
 _FIRST_DELAY_S = 0.05
 _LAST_DELAY_S = 1.0
+_OFF = Meter()
 
 
-def run_patiently(name: str, redis: Redis, stop: Event, step: Callable[[], None], recover: Callable[[], None]) -> None:
+def run_patiently(
+    name: str, redis: Redis, stop: Event, step: Callable[[], None], recover: Callable[[], None], *, meter: Meter = _OFF
+) -> None:
     """Repeat `step` until `stop` is set; after a failure wait (longer each time), `recover`, and go on.
 
     The store was opened before, so another file in its place has not always been there; and once a step has
@@ -35,6 +39,7 @@ def run_patiently(name: str, redis: Redis, stop: Event, step: Callable[[], None]
     proven = False
     report = TroubleReport(redis, f"projector {socket.gethostname()}-{os.getpid()} {name}")
     while not stop.is_set():
+        meter.turn(name)
         try:
             step()
         except (RedisError, StoreUnavailable, StoreForeign) as error:

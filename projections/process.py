@@ -18,10 +18,12 @@ from feedback.settings import Settings
 from persistence.session_log import SessionLogs
 from persistence.sidecar import open_store
 from projections.agents import AgentIdentities
+from projections.meter import Meter
 from projections.queries import Responder
 from projections.runner import Follower
 
 _log = logging.getLogger(__name__)
+_OFF = Meter()
 
 
 class CurrentIdentities:
@@ -46,11 +48,13 @@ class CurrentIdentities:
         return None if owner is None else owner.identity
 
 
-def run_projector(settings: Settings, stop: StopEvent, *, connect_to: Callable[[str], Redis] = connect) -> None:
+def run_projector(
+    settings: Settings, stop: StopEvent, *, connect_to: Callable[[str], Redis] = connect, meter: Meter = _OFF
+) -> None:
     """Follow events and answer queries until `stop` is set, then close everything.
 
-    `connect_to` makes a client for a URL; called several times. When one thread fails, `stop` is set, so that
-    the other ends too, and the failure is raised.
+    `connect_to` makes a client for a URL; called several times. `meter` is told what is done. When one thread fails,
+    `stop` is set, so that the other ends too, and the failure is raised.
 
     Raises:
         SettingsInvalid: Redis and the store belong to different deployments.
@@ -67,9 +71,9 @@ def run_projector(settings: Settings, stop: StopEvent, *, connect_to: Callable[[
         agents = closing_down.enter_context(closing(AgentIdentities(clients[3], clients[4], settings.agent_timeout)))
         readers = closing_down.enter_context(ThreadPoolExecutor(settings.io_threads, "session-log"))
         parts = closing_down.enter_context(ThreadPoolExecutor(2, "projector"))
-        follower = Follower(clients[0], store)
+        follower = Follower(clients[0], store, meter=meter)
         responder = closing_down.enter_context(
-            closing(Responder(clients[1], store, identities, readers, agents=agents, host=settings.host))
+            closing(Responder(clients[1], store, identities, readers, agents=agents, host=settings.host, meter=meter))
         )
         try:
             running = [parts.submit(part.run, stop) for part in (follower, responder)]

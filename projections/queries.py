@@ -23,6 +23,7 @@ from feedback.scripting import Script
 from persistence.sidecar.store import SidecarStore
 from projections.answers import Answers, NotYet, failed
 from projections.cache import ListCache, drop_foreign
+from projections.meter import Meter
 from projections.patience import run_patiently
 from projections.resolving import Agents, Resolver
 
@@ -38,6 +39,7 @@ _PARTING_MS = 150
 _LONGEST_WAIT_MS = 600_000
 _MAX_WAITING = 10_000
 _MAX_QUERY_BYTES = 2**20
+_OFF = Meter()
 _MOST_REPLY_BYTES = 4 * 2**20
 """Of answers in one request, or one answer that is larger: a server takes neither a request nor a pause of any size."""
 
@@ -64,6 +66,7 @@ class Responder:
         *,
         agents: Agents | None = None,
         host: str = "",
+        meter: Meter = _OFF,
     ) -> None:
         """`redis` is used by this responder alone; its owner closes it, after `close`. `threads` read Session logs.
 
@@ -71,7 +74,8 @@ class Responder:
         """
         self._redis = redis
         self._lines = Lines(redis)
-        self._answers = Answers(ListCache(redis), store)
+        self._meter = meter
+        self._answers = Answers(ListCache(redis), store, meter)
         self._resolver = Resolver(identities, threads, agents=agents, host=host)
         self._waiting: dict[str, _Waiting] = {}
         self._next_check = 0.0
@@ -84,7 +88,7 @@ class Responder:
         Raises:
             RedisError: one that does not pass by itself.
         """
-        run_patiently("responder", self._redis, stop, lambda: self.step(_BLOCK_S), self._recover)
+        run_patiently("responder", self._redis, stop, lambda: self.step(_BLOCK_S), self._recover, meter=self._meter)
         with suppress(RedisError):
             self.flush()
 
@@ -96,6 +100,8 @@ class Responder:
         """
         busy = self._waiting or self._resolver.is_busy
         queries = self._exchange(min(block_s, _RECHECK_S) if busy else block_s)
+        if queries:
+            self._meter.took(len(queries))
         ready = self._due()
         for query in queries:
             if isinstance(query, ListQuery):

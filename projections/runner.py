@@ -16,6 +16,7 @@ from feedback.partitions import PartitionId, Topology
 from persistence.sidecar.store import SidecarStore
 from projections.cache import Advance, ListCache, drop_foreign
 from projections.gathering import Bogus, Gathered, Lost, Room, Row, gather, read_streams
+from projections.meter import Meter
 from projections.patience import run_patiently
 from projections.topology import check_topology, read_deployment, read_topology
 from projections.views import Views
@@ -25,6 +26,7 @@ _log = logging.getLogger(__name__)
 _BLOCK_MS = 500
 _LOOK_EVERY_S = 2.0
 """How often the follower compares itself with Redis and the store, whatever the streams bring."""
+_OFF = Meter()
 _SESSIONS_AT_ONCE = 64
 """Lists that are held at the same time, while events are applied to them."""
 
@@ -32,9 +34,10 @@ _SESSIONS_AT_ONCE = 64
 class Follower:
     """Keeps the cached lists of one deployment up to date. For one thread; any number may run, on any machine."""
 
-    def __init__(self, redis: Redis, store: SidecarStore) -> None:
+    def __init__(self, redis: Redis, store: SidecarStore, *, meter: Meter = _OFF) -> None:
         """`redis` is used by this follower alone; its owner closes it."""
         self._redis = redis
+        self._meter = meter
         self._store = store
         self._cache = ListCache(redis)
         self._views = Views(self._cache, store)
@@ -56,7 +59,7 @@ class Follower:
             if not self.step(_BLOCK_MS):
                 stop.wait(_BLOCK_MS / 1000)
 
-        run_patiently("follower", self._redis, stop, step, self._recover)
+        run_patiently("follower", self._redis, stop, step, self._recover, meter=self._meter)
 
     def step(self, block_ms: int) -> bool:
         """One round, waiting at most `block_ms` for events. False while there is no topology to follow.
@@ -188,6 +191,7 @@ class Follower:
         ]
         if self._apply((event for found in gathered.values() for event in found.events), advances):
             reach(CrashPoint.AFTER_CHECKPOINT)
+            self._meter.projected(sum(advance.reached - advance.expected for advance in advances))
             self._positions |= {partition: found.reached for partition, found in gathered.items()}
         else:
             _log.info("another projector was faster, or the lists are being made anew: reading the checkpoints again")
@@ -213,5 +217,6 @@ class Follower:
         # Heads first: what is cached in the new era was read later, so it holds everything up to them.
         heads = self._store.heads(tuple(positions))
         era = self._cache.invalidate()
+        self._meter.began_anew()
         advances = [Advance(partition, position, heads[partition]) for partition, position in positions.items()]
         self._positions = dict(heads) if self._cache.store(era, (), advances) else {}

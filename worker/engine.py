@@ -13,9 +13,9 @@ from feedback.errors import CommandFailed, FeedbackError
 from feedback.failures import failure_of
 from feedback.flushing import LiveOwner
 from feedback.partitions import PartitionId
-from persistence.sidecar.store import SidecarStore
 from worker.claims import Claim, Claimed, Ending, Failed, Malformed
 from worker.core.batching import Deferred, Outcome, Pending, Refused, decide_batch
+from worker.meter import Transactions
 from worker.remote import EvidenceNeeded, OutOfTurn, in_turn
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Engine:
 
     def __init__(
         self,
-        store: SidecarStore,
+        store: Transactions,
         barrier: DurabilityBarrier,
         *,
         max_note_bytes: int,

@@ -61,6 +61,8 @@ class PartitionLoop:
         self._desk = FlushDesk(runtime.redis, worker_id, settings.flush_timeout)
         self._agents = AgentDesk(runtime.redis, worker_id, settings.agent_timeout)
         self._report = TroubleReport(runtime.redis, f"worker {worker_id}")
+        self._meter = runtime.meter
+        self._meter.serves(self._assignment)
         retired = () if standing.former else topologies.former_partitions(standing.stored)
         self._stragglers = Stragglers(runtime.redis, retired, self._topology)
         self._keeper = LeaseKeeper(
@@ -91,17 +93,20 @@ class PartitionLoop:
             self._exchange.close()
 
     def _turn_or_recover(self, stop: threading.Event) -> None:
+        self._meter.turn()
         try:
             self._turn()
             if self._report.is_open or self._assignment.parking:
                 self._report_waiting()
         except PartitionsFenced as fenced:
             logger.warning("fenced off partitions=%s", names_of(fenced.partitions))
+            self._meter.fenced()
             self._assignment.drop(fenced.partitions)
         except (RedisError, StoreUnavailable, StoreForeign) as error:
             # Whatever it is (a failover, a full disk, a rule changed by mistake): an operator can end it, we wait.
             self._troubles += 1
             self._report.meet(error)
+            self._meter.interrupted(error)
             self._exchange.abandon()
             self._assignment.drop(self.partitions())
             self._keeper.nudge()
@@ -128,6 +133,7 @@ class PartitionLoop:
         if self._assignment.is_outdated(self._keeper):
             self._take_in()  # while partitions change hands, nothing may be under way
             self._assignment.look_after(self._keeper)
+            self._meter.looked_after()
         self._prune()
         if not self._keeper.trusted():
             # The lease may have run out; a commit would be fenced off. The keeper goes on trying.
@@ -210,6 +216,7 @@ class PartitionLoop:
         ownerships = {partition: owned[partition].ownership for partition in {claim.partition for claim in work.claims}}
         processed = self._engine.process(work.claims, ownerships, self._live(work.claims), work.answers)
         endings = [*processed.ended, *self._settle(work.claims, processed.deferred)]
+        self._meter.processed(endings, processed.deferred)
         self._intake.tried(work.claims)
         return endings
 

@@ -95,6 +95,11 @@ class ParkingLot:
         """Whether any Session has to wait."""
         return bool(self._sessions)
 
+    @property
+    def sessions(self) -> int:
+        """Sessions that have to wait. May be asked from any thread."""
+        return len(self._sessions)
+
     def holds(self, session_id: str) -> bool:
         """Whether commands of this Session are parked."""
         return session_id in self._sessions

@@ -21,6 +21,7 @@ from feedback.errors import QueueUnavailable, StoreUnavailable
 from feedback.settings import Settings
 from worker import topology as topologies
 from worker.loop import PartitionLoop
+from worker.meter import Meter
 from worker.rq_worker import FeedbackWorker
 from worker.runtime import Runtime, open_runtime
 
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _START_S = 5.0
+_OFF = Meter()
 
 
 def run_worker(
@@ -37,8 +39,9 @@ def run_worker(
     *,
     connect: Callable[[str], Redis] = connection.connect,
     clock_ms: Callable[[], int] = wall_clock_ms,
+    meter: Meter = _OFF,
 ) -> None:
-    """Serve a share of the partitions until `stop` is set, then drain.
+    """Serve a share of the partitions until `stop` is set, then drain. `meter` is told what is done.
 
     Raises:
         SettingsInvalid, StoreForeign, StoreUnavailable, QueueUnavailable: an operator has to look.
@@ -47,7 +50,9 @@ def run_worker(
     redis = connect(settings.redis_url)
     try:
         with contextlib.ExitStack() as opened:
-            runtime = _patiently(lambda: opened.enter_context(open_runtime(settings, redis, clock_ms=clock_ms)), stop)
+            runtime = _patiently(
+                lambda: opened.enter_context(open_runtime(settings, redis, clock_ms=clock_ms, meter=meter)), stop
+            )
             if runtime is None:
                 return
             logger.info("worker started worker=%s partitions=%d", worker_id, runtime.standing.current.partitions)

@@ -17,8 +17,11 @@ from persistence.sidecar import open_store
 from persistence.sidecar.store import SidecarStore
 from worker import topology as topologies
 from worker.engine import Engine
+from worker.meter import Meter
 from worker.remote import PlacedBarrier
 from worker.topology import Standing
+
+_OFF = Meter()
 
 
 class Runtime(Struct, frozen=True):
@@ -30,10 +33,13 @@ class Runtime(Struct, frozen=True):
     standing: Standing
     engine: Engine
     clock_ms: Callable[[], int]
+    meter: Meter
 
 
 @contextlib.contextmanager
-def open_runtime(settings: Settings, redis: Redis, *, clock_ms: Callable[[], int] = wall_clock_ms) -> Iterator[Runtime]:
+def open_runtime(
+    settings: Settings, redis: Redis, *, clock_ms: Callable[[], int] = wall_clock_ms, meter: Meter = _OFF
+) -> Iterator[Runtime]:
     """Open store and logs, agree on the topology; everything but `redis` is closed at the end.
 
     Raises:
@@ -47,11 +53,11 @@ def open_runtime(settings: Settings, redis: Redis, *, clock_ms: Callable[[], int
             logs = SessionLogs(Path(settings.sessions), index_bytes=settings.index_bytes)
             local = stack.enter_context(LogBarrier(logs, settings.io_threads))
         engine = Engine(
-            store,
-            PlacedBarrier(sight, local),
+            meter.timed_commits(store),
+            meter.timed_barrier(PlacedBarrier(sight, local)),
             max_note_bytes=settings.max_note_bytes,
             retention_ms=1000 * settings.command_retention,
             clock_ms=clock_ms,
             new_version=random_uuid,
         )
-        yield Runtime(settings, redis, store, topologies.establish(redis, store, settings), engine, clock_ms)
+        yield Runtime(settings, redis, store, topologies.establish(redis, store, settings), engine, clock_ms, meter)

@@ -12,7 +12,7 @@ from feedback.errors import SettingsInvalid
 from feedback.settings import Settings
 
 _PREFIX = "gateway_"
-_SHARED = ("redis_url", "sidecar_url", "sessions", "max_note_bytes", "shutdown_grace")
+_SHARED = ("redis_url", "sidecar_url", "sessions", "max_note_bytes", "shutdown_grace", "metrics_port", "metrics_host")
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +43,13 @@ def run(arguments: Namespace) -> ExitCode:
             console().print(f"listening on {url}")
 
     def process(settings: Settings, stop: threading.Event) -> None:
-        run_gateway(settings, stop, announce)
+        if not settings.metrics_port:
+            run_gateway(settings, stop, announce)
+            return
+        from app.metrics.exposing import exposed  # noqa: PLC0415  spared where nobody measures
+        from gateway.metrics import GatewayMetrics  # noqa: PLC0415
+
+        with exposed(settings, "gateway", has_store=False) as exposition:
+            run_gateway(settings, stop, announce, meter=GatewayMetrics(exposition.registry, exposition.vitals))
 
     return serve(arguments, process)

@@ -11,7 +11,7 @@ from feedback.settings import Settings
 SETTING_HELP = {
     "max_note_bytes": "bound on a note in UTF-8 bytes",
     "redis_url": "an existing Redis (7.0 or newer) or Valkey (8 or newer): redis://, rediss://, unix://",
-    "sidecar_url": "the store: sqlite:///relative/path or sqlite:////absolute/path",
+    "sidecar_url": "the store: sqlite:///relative/path, sqlite:////absolute/path or postgresql://user@host/database",
     "sessions": "root of the Session logs",
     "logs": "local, or agents: this process sees no log root and asks the agents of hosts (local)",
     "host": "name of the host where the Session logs lie",
@@ -28,6 +28,8 @@ SETTING_HELP = {
     "failure_ttl": "seconds that a failed command stays in RQ's failed registry",
     "command_retention": "seconds for which a command id is remembered, at least",
     "event_retention": "events kept per partition in Redis, roughly",
+    "metrics_port": "port on which this process serves metrics and health; `up`: the first of its processes' (none)",
+    "metrics_host": "address of that (127.0.0.1)",
     "gateway_host": "address to listen on (127.0.0.1); another than the loopback needs tokens or an issuer",
     "gateway_port": "port to listen on (8080; 0: any free one)",
     "gateway_tokens": "file of bearer tokens, kept by `feedback token` (DIR/tokens.json)",

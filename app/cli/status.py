@@ -16,12 +16,13 @@ from app.cli.options import add_common, add_settings, client_settings
 from app.cli.output import console, moment, printable, write_json
 from app.endpoint import require_server
 from app.exits import ExitCode
-from app.inspection import Ownership, QueueLengths, ServerFacts, open_server, read_ownership, read_queues, read_server
+from app.inspection import Ownership, ServerFacts, open_server, read_ownership, read_server
 from feedback.calls import wall_clock_ms
 from feedback.errors import StoreForeign, StoreUnavailable
 from feedback.partitions import PartitionId, Topology
 from feedback.troubles import read_troubles
 from projections.lag import lag
+from projections.waiting import Backlog, read_backlog
 
 
 class PartitionStatus(Struct, frozen=True, kw_only=True):
@@ -80,10 +81,10 @@ def run(arguments: Namespace) -> ExitCode:
             TroubleLine(reporter, trouble.code, trouble.message, trouble.since)
             for reporter, trouble in read_troubles(redis).items()
         ]
-        queues: dict[PartitionId, QueueLengths] = {}
+        queues: dict[PartitionId, Backlog] = {}
         lags: dict[PartitionId, int] = {}
         if ownership.topology is not None:
-            queues = read_queues(redis, ownership.topology)
+            queues = read_backlog(redis, ownership.topology.all_partitions())
             try:
                 lags = _lags(redis, settings.sidecar_url, ownership.topology)
             except (StoreUnavailable, StoreForeign) as error:
@@ -107,7 +108,7 @@ def _lags(redis: Redis, sidecar_url: str, topology: Topology) -> dict[PartitionI
 def _status(
     server: ServerFacts,
     ownership: Ownership,
-    queues: dict[PartitionId, QueueLengths],
+    queues: dict[PartitionId, Backlog],
     lags: dict[PartitionId, int],
     troubles: Sequence[TroubleLine],
 ) -> SystemStatus:

@@ -43,6 +43,7 @@ def _fence_off() -> None:
         fenced(self, connection, current)
 
     def renumbered(self: Engine, claims: Any, owned: Any, needs: Any) -> Any:
+        assert isinstance(self._store, SqliteStore)
         heads = self._store.heads(list(owned))
         for partition, ownership in owned.items():
             ownership.sequence = heads[partition]

@@ -1,0 +1,1 @@
+"""Metrics and health of a serving process, over HTTP (docs/observability.md)."""

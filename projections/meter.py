@@ -1,0 +1,20 @@
+"""What a projector tells about its work, to whoever measures it (`projections.metrics`)."""
+
+
+class Meter:
+    """Measures nothing: what a projector has whose metrics are off. Called a few times a round, never per event."""
+
+    def turn(self, loop: str) -> None:
+        """The follower or the responder begins a turn."""
+
+    def projected(self, outcomes: int) -> None:
+        """So many outcomes are in the lists now."""
+
+    def began_anew(self) -> None:
+        """All cached lists are to be made anew."""
+
+    def took(self, queries: int) -> None:
+        """So many queries were taken to be answered."""
+
+    def looked_up(self, *, memory: int = 0, cache: int = 0, store: int = 0) -> None:
+        """So many lists came from each of these places."""
