@@ -24,7 +24,7 @@ def put_and_list(settings: Settings, ids: list[str], message_id: str) -> list[st
         ticket = client.submit(Put("s", message_id, "positive", "note\0", None))
         revision = ticket.result(timeout=20).revision
         ids.append(ticket.command_id)
-        assert [client.result_of(command_id, timeout=20).revision for command_id in ids] == list(range(1, revision + 1))
+        assert [client.result_of(command_id, timeout=20).revision for command_id in ids] == [*range(1, len(ids) + 1)]
         return [item.message_id for item in items_of(client.list("s", at_least=revision))]
 
 

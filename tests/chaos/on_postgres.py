@@ -1,7 +1,9 @@
 """Faults of a PostgreSQL store: `python -m tests.chaos --store postgres`. A primary and its synchronous standby."""
 
 import signal
+from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from types import TracebackType
 from typing import Self
 from urllib.parse import quote
@@ -75,6 +77,15 @@ class PostgresFaults:
         self._rng = field.rng
 
     def kinds(self) -> Kinds:
+        return {name: (weight, partial(self._awake, fault)) for name, (weight, fault) in self._kinds().items()}
+
+    def _awake(self, fault: Callable[[], str]) -> str:
+        """Whatever is done to a server is done to one that runs."""
+        for server in (self._pair.primary, self._pair.standby):
+            server.freeze(signal.SIGCONT)
+        return fault()
+
+    def _kinds(self) -> Kinds:
         return {
             "the database server is killed": (3, self._kill),
             "the database server restarts": (1, self._restart),

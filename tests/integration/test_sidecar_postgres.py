@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -15,10 +16,12 @@ from feedback.errors import SettingsInvalid, StoreForeign, StoreUnavailable
 from persistence.sidecar import find_store, open_store, postgres_schema, public_url
 from persistence.sidecar.postgres import PostgresStore
 from persistence.sidecar.postgres_text import LONGEST_KEY, key_of
-from persistence.sidecar.store import Change, DeleteItem, PutItem, StartSession
+from persistence.sidecar.store import HISTORY_START, Change, DeleteItem, PutItem, StartSession, StoredTopology
 from tests.conformance.sidecar_engines import FIRST_LIFE, P0, P1, SECOND_LIFE, commit, item, message_ids, record
 from tests.postgres import GUARDED, PASSWORD, Databases
 from tests.postgres_proxy import PostgresProxy
+
+TOPOLOGY = StoredTopology(1, 4, deployment=7)
 
 
 @pytest.fixture
@@ -286,6 +289,39 @@ class TestSchema:
                 with pytest.raises(StoreUnavailable, match=r"gone|emptied"):
                     opened.feedback("s")
                 databases.server.cut_connections(bare)
+
+
+class TestRoles:
+    def test_a_worker_needs_no_more_and_a_reader_still_less_than_the_page_says(
+        self, databases: Databases, bare: str
+    ) -> None:
+        server = databases.server
+        page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+        grants = page.partition("```sql\n")[2].partition("```")[0]
+        open_store(server.url(bare)).close()
+        for role in ("feedback_worker", "feedback_reader"):
+            server.execute(f"CREATE ROLE {role} LOGIN")
+        with server.connect(bare) as owner:
+            owner.execute(grants)
+        with closing(open_store(server.url(bare, user="feedback_worker"))) as worker:
+            worker.set_topology(TOPOLOGY, replacing=None)
+            epoch = worker.acquire_fences([P0], "a")[P0].epoch
+            commit(worker, [StartSession("s", FIRST_LIFE), PutItem("s", item("m"), 1)], [record(1)], epochs={P0: epoch})
+            commit(worker, [DeleteItem("s", "m", 2), PutItem("s", item("n"), 3)])
+            commit(worker, [StartSession("s", SECOND_LIFE), PutItem("s", item("o"), 4)])
+            assert worker.prune(expired_before=2**60, limit=10) == 1
+            worker.retire(TOPOLOGY)
+        with closing(open_store(server.url(bare, user="feedback_reader"))) as reader:
+            assert message_ids(reader, "s") == ["o"]
+            assert (reader.topology(), reader.heads([P0])) == (TOPOLOGY, {P0: 1})
+            assert (reader.outcomes(P0, 0, 9), reader.history("s", HISTORY_START, 9)) == ([], [])
+            assert reader.stored_sessions(["s"]).keys() == {"s"}
+            assert reader.session_ids(0, 9) == [(1, "s")]
+            assert reader.health().sessions == 1
+            with pytest.raises(StoreUnavailable, match="permission denied"):
+                commit(reader, [PutItem("s", item("p"), 5)])
+            with pytest.raises(StoreUnavailable, match="permission denied"):
+                reader.acquire_fences([P0], "b")
 
 
 class TestUrl:
