@@ -113,10 +113,12 @@ class ChaosSystem:
                 retired=False,
             )
             self.store.set_topology(successor, replacing=stored)
-        else:
+            self._note_generation()
+            return
+        try:
             topologies.change(self.admin, self.store, number)
-        stored = self._stored()
-        self.generations[stored.generation] = stored.partitions
+        finally:
+            self._note_generation()  # Redis may not have heard of it
 
     def finish_change(self) -> None:
         """What an operator does who was told that a change failed: ask for the same again."""
@@ -152,10 +154,12 @@ class ChaosSystem:
         """
         refused = 0
         for child in [child for child in self.workers if child.poll() is not None]:
-            if child.name in self._doomed or not has_begun(child):
-                refused += child.name not in self._doomed
+            if child.name in self._doomed or not has_begun(child) or self._mutant is not None:
                 self.workers.remove(child)
                 child.stop(0)
+                if child.name not in self._doomed:
+                    refused += 1
+                    self.add_worker()
         if not self.workers:
             self.add_worker()
         ended = self.projector.poll() is not None
@@ -204,6 +208,10 @@ class ChaosSystem:
             kill(child, signal.SIGCONT)
             self.end(child)
         self._stack.close()
+
+    def _note_generation(self) -> None:
+        stored = self._stored()
+        self.generations[stored.generation] = stored.partitions
 
     def _stored(self) -> StoredTopology:
         stored = self.store.topology()
