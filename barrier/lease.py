@@ -85,6 +85,8 @@ class AgentLease:
                     self._beat()
                 except RedisError as error:
                     logger.warning("heartbeat failed: %s", error)
+                    # After a failover the old connection still talks to the former primary.
+                    self._redis.connection_pool.disconnect()
         except Exception as error:  # noqa: BLE001 - handed to the agent, which ends with it
             self.failure = error
             self._changed.set()

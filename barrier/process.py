@@ -49,10 +49,11 @@ def run_agent(
     """
     if not settings.host:
         raise SettingsInvalid("host: not set; give --host or FEEDBACK_HOST: the name that commands on these logs carry")
-    root = Path(settings.sessions).resolve()
+    root = Path(settings.sessions)
     if not root.is_dir():
         raise SettingsInvalid(f"sessions: {root} is no directory; give --sessions or FEEDBACK_SESSIONS")
-    me = new_agent(str(root))
+    # A path may hold bytes that are no UTF-8, which no message can carry.
+    me = new_agent(os.fsencode(root.resolve()).decode(errors="backslashreplace"))
     with ExitStack() as closing_down:
         clients = [closing_down.enter_context(closing(connect_to(settings.redis_url))) for _ in range(2)]
         logs = SessionLogs(root, index_bytes=settings.index_bytes)
@@ -63,7 +64,7 @@ def run_agent(
         lease = AgentLease(clients[1], settings.host, me, settings.lease_ttl)
         lease.start()
         closing_down.callback(lease.stop)
-        logger.info("agent started host=%s root=%s agent=%s", settings.host, root, me.agent_id)
+        logger.info("agent started host=%s root=%s agent=%s", settings.host, me.root, me.agent_id)
         report = TroubleReport(clients[0], f"agent {settings.host} {os.getpid()}")
         _serve(agent, lease, report, stop, meter)
     logger.info("agent stopped host=%s", settings.host)
