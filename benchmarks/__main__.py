@@ -16,7 +16,7 @@ from benchmarks.first_reading import first_reading
 from benchmarks.flat import catalog, history, items
 from benchmarks.http import http_puts
 from benchmarks.idle import idle
-from benchmarks.lists import lists, replay
+from benchmarks.lists import listed, lists, replay
 from benchmarks.lone import lone_puts
 from benchmarks.machine import machine
 from benchmarks.measure import Run
@@ -37,6 +37,7 @@ BENCHMARKS: Mapping[str, Callable[[Run], list[Figure]]] = {
     "history": history,
     "lists": lists,
     "replay": replay,
+    "listed": listed,
     "idle": idle,
     "barrier": unchanged,
     "growth": grown,

@@ -20,10 +20,13 @@ def idle(run: Run) -> list[Figure]:
         alone = [_observe(system, seconds) for _ in range(rounds)]
         system.start_projector()
         system.client.list("no-such-session")
+        cpu, start = cpu_s(system.projector_pid()), time.monotonic()
         together = [_observe(system, seconds) for _ in range(rounds)]
+        projector = 100 * (cpu_s(system.projector_pid()) - cpu) / (time.monotonic() - start)
     return [
         figure("worker, of a core", "%", [[share] for share, _ in alone], target=Target("at most", 1, "value")),
         figure("worker, Redis commands", "1/s", [[rate] for _, rate in alone], target=Target("at most", 10, "value")),
+        figure("projector, of a core", "%", [[projector]]),
         figure("worker and projector, Redis commands", "1/s", [[rate] for _, rate in together]),
     ]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.deployment import Deployment, deployed
 from benchmarks.figures import Figure, Target, compared, figure
-from benchmarks.measure import Run, alternately, drain_rate, rate, wait_until
+from benchmarks.measure import Run, alternately, drain_rate, memory_mb, rate, wait_until
 from benchmarks.puts import Load, submit
 from benchmarks.reading import Reader, ask_at_once, list_concurrently
 from benchmarks.sessions import message_ids, session_ids, write_sessions
@@ -19,6 +19,7 @@ from persistence.session_log import SessionLogs
 
 _GET = "Redis GET of as many bytes"
 _A_SECOND = "1/s"
+_AT_ONCE = 1000
 
 
 def lists(run: Run) -> list[Figure]:
@@ -85,6 +86,23 @@ def _crowds(run: Run, system: Deployment, see: Callable[[], None], sessions: lis
 def _times(number: int, action: Callable[[], None]) -> None:
     for _ in range(number):
         action()
+
+
+def listed(run: Run) -> list[Figure]:
+    """The projector's memory when the lists of 40,000 Sessions have been asked for, which few have rated."""
+    sessions = session_ids(run.size(40_000, 200))
+    with run.home() as home, deployed(Path(home)) as system:
+        write_sessions(Path(system.settings.sessions), sessions, 3, projects=10)
+        submit(system.client, Load(sessions[::10], message_ids(1)).take(len(sessions) // 10))
+        system.settle()
+        before = memory_mb(system.projector_pid(), "VmRSS")
+        for start in range(0, len(sessions), _AT_ONCE):
+            ask_at_once(system, sessions[start : start + _AT_ONCE])
+        after = memory_mb(system.projector_pid(), "VmRSS")
+    return [
+        figure("before", "MB", [[before]]),
+        figure(f"{len(sessions):,} Sessions later", "MB", [[after]]),
+    ]
 
 
 def replay(run: Run) -> list[Figure]:
