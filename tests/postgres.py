@@ -46,6 +46,11 @@ _SETTINGS = {
     "wal_keep_size": "64MB",
     "wal_retrieve_retry_interval": "200ms",
 }
+_MARK = "SESSION_FEEDBACK_CI"
+"""By which `.ci/run` finds what was left behind."""
+_ENVIRON = {"LC_ALL": "C", "TZ": "UTC", "PATH": os.defpath} | {
+    name: value for name, value in os.environ.items() if name == _MARK
+}
 
 
 def _binaries() -> Path:
@@ -198,7 +203,7 @@ class Postgres:
             stdout=log,
             stderr=log,
             cwd=self.home,
-            env={"LC_ALL": "C", "TZ": "UTC", "PATH": os.defpath, "HOME": str(self.home)},
+            env=_ENVIRON | {"HOME": str(self.home)},
             start_new_session=True,
             user=self._user,
             group=self._group,
