@@ -11,7 +11,15 @@ from tests.harness import wait_until
 
 _OF_PROJECTORS = tuple(point for point in CrashPoint if "checkpoint" in point)
 _OF_OPERATORS = (CrashPoint.AFTER_SUCCESSION,)
-_OF_WORKERS = tuple(point for point in CrashPoint if point not in (*_OF_PROJECTORS, *_OF_OPERATORS))
+_OF_AGENTS = (
+    CrashPoint.AFTER_ASKING,
+    CrashPoint.AFTER_REGISTERING,
+    CrashPoint.AFTER_QUESTION,
+    CrashPoint.AFTER_READING,
+    CrashPoint.BEFORE_TELLING,
+)
+"""No log lies elsewhere here."""
+_OF_WORKERS = tuple(point for point in CrashPoint if point not in (*_OF_PROJECTORS, *_OF_OPERATORS, *_OF_AGENTS))
 _ZOMBIE_POINTS = (CrashPoint.AFTER_CLAIM, CrashPoint.AFTER_BARRIER, CrashPoint.BEFORE_COMMIT)
 _MOST_WORKERS = 5
 _PATIENCE_S = 10.0
