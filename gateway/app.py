@@ -17,6 +17,7 @@ from gateway.routes.document import document_routes
 from gateway.routes.events import event_routes
 from gateway.routes.health import health_routes
 from gateway.routes.page import page_routes
+from gateway.routes.reading import reading_routes
 from gateway.routes.remote import remote_routes
 from gateway.routes.rest import rest_routes
 from gateway.web.answers import REVISION, answer_http_exception, refusal_answer
@@ -38,6 +39,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
             *remote_routes(gateway),
             *rest_routes(gateway),
             *event_routes(gateway),
+            *reading_routes(gateway),
             *document_routes(),
             *health_routes(gateway),
             *page_routes(),

@@ -1,5 +1,6 @@
-"""What the routes share: settings, the client, Session logs, a connection to the server, guard, live events."""
+"""What the routes share: settings, the client, logs, a connection to the server, guard, live events, the library."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from feedback.settings import Settings
 from gateway.access.authentication import authenticator_for
 from gateway.guard import Guard
 from gateway.live.hub import EventHub
+from gateway.reading.library import Library
 from persistence.session_log import SessionLogs
 
 
@@ -31,6 +33,7 @@ class Gateway:
         logs = self.logs if self.logs.root.is_dir() else None
         self.client = AsyncFeedbackClient(self.redis, logs=logs, host=settings.host or None, clock_ms=clock_ms)
         self.hub = EventHub(self.redis)
+        self.library = Library(settings, self.logs)
         self.is_draining = False
 
     def drain(self) -> None:
@@ -41,5 +44,6 @@ class Gateway:
     async def close(self) -> None:
         """Release the connections."""
         self.drain()
+        await asyncio.to_thread(self.library.close)
         await self.client.close()
         await self.redis.aclose()
