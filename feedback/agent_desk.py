@@ -81,11 +81,6 @@ class AgentDesk:
         self._timeout_s = timeout_s
         self._pending: dict[str, _Pending] = {}
 
-    @property
-    def waits(self) -> bool:
-        """Whether replies may still come that count."""
-        return bool(self._pending)
-
     def request(self, questions: Mapping[str, Sequence[LogQuestion]]) -> list[Asked]:
         """Ask the agent of each host, in one round trip: one request each for as many Sessions as fit in one.
 
