@@ -144,6 +144,7 @@ def _settle(system: ChaosSystem, history: History) -> list[str]:
         # One more command a Session: the current generation is served, whatever became of the last change.
         last: list[Mutation] = [Put(session_id, "m1", "positive", command_id=uuid4()) for session_id in SESSIONS]
         for request in [*unanswered(history), *last]:
+            system.bury()
             heard = listen(lambda request=request: client.submit(request).result(_LAST_CALL_S))  # type: ignore[misc]  # bound early
             history.calls.append(Call(request, heard))
             if heard.result is None and heard.failure in ("ResultTimeout", "QueueUnavailable"):
