@@ -18,6 +18,7 @@ _KNOWN = {
 
 KNOWN_CODES = tuple(sorted(_KNOWN))
 """The names of all failures that this program can raise."""
+OTHER_CODE = "other"
 
 
 class Failure(Struct, frozen=True):
@@ -50,8 +51,8 @@ def error_of(failure: Failure) -> FeedbackError:
 
 
 def known_code(code: str) -> str:
-    """A failure's name if this program knows it, else "other": where not just any word may stand."""
-    return code if code in _KNOWN else "other"
+    """A failure's name if this program knows it, else `OTHER_CODE`: where not just any word may stand."""
+    return code if code in _KNOWN else OTHER_CODE
 
 
 def encode_failure(failure: Failure) -> bytes:

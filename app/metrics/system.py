@@ -17,11 +17,10 @@ from app.inspection import Ownership, read_ownership
 from app.metrics.reach import Reach
 from feedback.calls import wall_clock_ms
 from feedback.errors import FeedbackError
-from feedback.failures import known_code
+from feedback.failures import KNOWN_CODES, OTHER_CODE, known_code
 from feedback.partitions import Topology
 from feedback.troubles import read_troubles
 from projections.lag import lag
-from projections.topology import read_topology
 from projections.waiting import read_backlog
 
 _log = logging.getLogger(__name__)
@@ -42,35 +41,34 @@ class SystemCollector(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        found: list[Metric] = []
         readable = _gauge("feedback_system_readable", "Whether server and store could be read for this scrape.", "part")
-        for part, read in (("server", self._of_server), ("store", self._of_store)):
-            try:
-                found += read()
-                readable.add_metric([part], 1)
-            except (RedisError, FeedbackError) as error:
-                _log.warning("not scraped part=%s reason=%s", part, error)
-                readable.add_metric([part], 0)
-        return iter([readable, *found])
+        found: list[Metric] = [readable]
+        part = "server"
+        try:
+            ownership = read_ownership(self._reach.redis)
+            found += self._of_server(ownership)
+            readable.add_metric([part], 1)
+            part = "store"
+            found += self._of_store(ownership.topology)
+            readable.add_metric([part], 1)
+        except (RedisError, FeedbackError) as error:
+            _log.warning("not scraped part=%s reason=%s", part, error)
+            readable.add_metric([part], 0)
+        return iter(found)
 
-    def _of_server(self) -> list[Metric]:
-        redis = self._reach.redis
-        ownership = read_ownership(redis)
+    def _of_server(self, ownership: Ownership) -> list[Metric]:
         alive = _gauge("feedback_workers_alive", "Workers whose lease session stands.")
         alive.add_metric([], len(ownership.workers))
-        codes = Tally(known_code(trouble.code) for trouble in read_troubles(redis).values())
-        troubles = _gauge(
-            "feedback_troubles", "Processes that are kept from their work, by the failure's name.", "code"
-        )
-        for code, number in codes.items():
-            troubles.add_metric([code], number)
-        return [
-            alive,
-            troubles,
-            *([] if ownership.topology is None else self._of_queues(ownership, ownership.topology)),
-        ]
+        codes = Tally(known_code(trouble.code) for trouble in read_troubles(self._reach.redis).values())
+        troubles = _gauge("feedback_troubles", "Processes kept from their work, by the failure's name.", "code")
+        for code in (*KNOWN_CODES, OTHER_CODE):
+            troubles.add_metric([code], codes[code])
+        return [alive, troubles, *self._of_queues(ownership)]
 
-    def _of_queues(self, ownership: Ownership, topology: Topology) -> list[Metric]:
+    def _of_queues(self, ownership: Ownership) -> list[Metric]:
+        topology = ownership.topology
+        if topology is None:
+            return []
         partitions = _gauge("feedback_partitions", "Partitions, by whether a live worker owns them.", "owned")
         unowned = sum(owner is None for owner in ownership.owners.values())
         partitions.add_metric(["yes"], topology.partitions - unowned)
@@ -87,14 +85,12 @@ class SystemCollector(Collector):
         age.add_metric([], 0 if oldest is None else max(0, wall_clock_ms() - oldest) / 1000)
         return [partitions, commands, age]
 
-    def _of_store(self) -> list[Metric]:
-        redis = self._reach.redis
-        topology = read_topology(redis)
+    def _of_store(self, topology: Topology | None) -> list[Metric]:
         if topology is None:
             return []
         behind = _gauge("feedback_projection_lag_outcomes", "Outcomes that are committed, and not in the lists yet.")
         with self._reach.store() as store:
-            behind.add_metric([], sum(max(0, one) for one in lag(redis, store, topology).values()))
+            behind.add_metric([], sum(max(0, one) for one in lag(self._reach.redis, store, topology).values()))
         return [behind]
 
 

@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,6 +15,7 @@ from redis.exceptions import NoPermissionError
 from rq import Queue
 
 from app.embedded import DURABLE, EmbeddedServer
+from app.metrics.exposing import Exposition
 from feedback import FeedbackClient, Item, ItemList, LiveSessions, Ok, QueueUnavailable, SessionIdentity, keys
 from feedback.settings import Settings
 from feedback.wire import Serializer, encode_job
@@ -112,6 +113,17 @@ def test_an_agent_answers_for_its_host_and_no_other(server: Redis, settings: Set
     with Redis.from_url(url(server, "agent")) as other, pytest.raises(NoPermissionError):
         other.hset(keys.agent("another"), "agent", "me")
     refusals(server)
+
+
+def test_a_projector_may_read_all_that_its_metrics_tell(server: Redis, settings: Settings) -> None:
+    refusals(server)
+    projector = msgspec.structs.replace(settings, redis_url=url(server, "projector"))
+    with closing(Exposition(projector, "projector", has_store=True, has_system=True)) as exposition:
+        told = exposition.metrics("").body.decode()
+        assert exposition.readyz("").status == 200
+    assert 'feedback_partitions{owned="yes"} 4.0' in told
+    assert 'feedback_system_readable{part="store"} 1.0' in told
+    assert refusals(server) == []
 
 
 def test_a_reader_lists_and_cannot_put(server: Redis, settings: Settings) -> None:
