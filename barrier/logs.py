@@ -39,7 +39,7 @@ class LogBarrier:
                 grown.append(session_id)
             else:
                 answers[session_id] = self._answer(session_id, need)
-        return answers | self._read({session_id: needs[session_id] for session_id in grown})
+        return answers | self._read({session_id: needs[session_id] for session_id in grown}) if grown else answers
 
     def _read(self, needs: Mapping[str, Need]) -> dict[str, Barrier]:
         """Read logs side by side, as long as there is patience for it."""

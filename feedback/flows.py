@@ -6,7 +6,6 @@ Redis call in here may be repeated safely, so a lost answer is asked for again u
 
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -214,7 +213,7 @@ class Flows:
                 topology.generation,
                 topology.partitions,
                 self._max_queued,
-                datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+                wire.rq_now(),
                 keys.RQ_JOB_PREFIX,
                 keys.queue_prefix(topology.generation),
                 keys.queue_name_prefix(topology.generation),

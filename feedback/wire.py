@@ -7,6 +7,7 @@ and it is inflated under a cap: RQ compresses what it writes back on requeueing.
 
 import zlib
 from base64 import b64decode, b64encode
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -72,6 +73,11 @@ def decode_job(data: bytes) -> Command:
     except msgspec.DecodeError as error:
         raise InvalidRequest("$", f"not a feedback command: {error}") from None
     return check_command(command)
+
+
+def rq_now() -> str:
+    """The time now, as RQ writes times."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def describe(command: Command) -> str:

@@ -7,8 +7,8 @@ worker, fails what it finds there for a minute (PEERS, 3.3), and a parked Sessio
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from enum import StrEnum
+from functools import cache
 from itertools import chain
 from typing import Any, Self, TypeAlias
 
@@ -279,17 +279,12 @@ class ClaimQueue:
             self._settings.event_retention,
             keys.RQ_JOB_PREFIX,
             keys.RQ_RESULTS_PREFIX,
-            datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            wire.rq_now(),
             len(endings),
             keys.CACHE_TTL_S,
         ]
         for partition, ended in endings.items():
-            names += (
-                keys.claimed(partition),
-                keys.events(partition),
-                keys.finished_registry(partition),
-                keys.failed_registry(partition),
-            )
+            names += _finish_keys(partition)
             args += (partition.number, int(partition in past_gap), len(ended))
             for claim, ending in ended:
                 args += (claim.job_id, *_ending_args(claim.job_id, ending))
@@ -297,6 +292,16 @@ class ClaimQueue:
         names += map(keys.list_cache, revisions)
         args += revisions.values()
         return names, args
+
+
+@cache
+def _finish_keys(partition: PartitionId) -> tuple[str, ...]:
+    return (
+        keys.claimed(partition),
+        keys.events(partition),
+        keys.finished_registry(partition),
+        keys.failed_registry(partition),
+    )
 
 
 def grouped(endings: Iterable[tuple[Claimed, Ending]]) -> Endings:

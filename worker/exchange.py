@@ -1,6 +1,7 @@
 """The loop's exchange with the server: acknowledgements go out and claims come in while the next batch is worked on."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 from msgspec import Struct
 from redis import Redis
@@ -17,6 +18,7 @@ from worker.claims import (
     Claimed,
     ClaimQueue,
     Ending,
+    Endings,
     StreamBehind,
     Taken,
     check_finished,
@@ -51,7 +53,7 @@ class Exchange:
         self._wake = keys.wake(worker_id)
         self._generation = generation
         self._ended: Sequence[tuple[Claimed, Ending]] = ()
-        self._unconfirmed: Sequence[tuple[Claimed, Ending]] = ()
+        self._unconfirmed: Endings = {}
         self._waits = False
         self._claims = False
 
@@ -63,7 +65,7 @@ class Exchange:
     def send(
         self, endings: Sequence[tuple[Claimed, Ending]] = (), claim: Call | None = None, *, wait_s: float = 0.0
     ) -> None:
-        """Acknowledge a batch, and claim the next; with `wait_s` only when the wake list is rung, or after so long.
+        """Acknowledge a batch, and claim the next: at once, or when the wake list is rung, or after `wait_s` seconds.
 
         Raises:
             RedisError: whether any of it was done is unknown.
@@ -73,8 +75,8 @@ class Exchange:
             *early, last = in_parts(endings)
             for part in early:
                 acknowledge(self._queue, self._store, part)
-            requests.append(FINISH.by_digest(*self._queue.finish_call(grouped(last))))
-            self._ended, self._unconfirmed = endings, last
+            self._ended, self._unconfirmed = endings, grouped(last)
+            requests.append(FINISH.by_digest(*self._queue.finish_call(self._unconfirmed)))
             reach(CrashPoint.BEFORE_ACKNOWLEDGEMENT)
         if claim is not None:
             self._claims, self._waits = True, wait_s > 0
@@ -92,13 +94,13 @@ class Exchange:
             RedisError: nothing is under way any more, and what of it was done is unknown.
         """
         ended, self._ended = self._ended, ()
-        endings, self._unconfirmed = self._unconfirmed, ()
+        unconfirmed, self._unconfirmed = self._unconfirmed, {}
         waits, self._waits = self._waits, False
         claims, self._claims = self._claims, False
         taken = Taken({}, ())
         try:
-            if endings:
-                check_finished(grouped(endings), self._link.receive())
+            if unconfirmed:
+                check_finished(unconfirmed, self._link.receive())
             if waits:
                 self._link.receive()
             if claims:
@@ -106,7 +108,7 @@ class Exchange:
         except (StreamBehind, NoScriptError):
             # Events to be mended first, or scripts to be taught anew: neither is done with more on its way.
             self._link.reset()
-            acknowledge(self._queue, self._store, endings)
+            acknowledge(self._queue, self._store, list(chain.from_iterable(unconfirmed.values())))
             taken = Taken({}, [LOOK_AGAIN])
         return Received([claim for claim, _ in ended], taken)
 
@@ -117,7 +119,7 @@ class Exchange:
                 self._link.receive()
             except RedisError:
                 self._link.reset()
-        self._ended, self._unconfirmed, self._waits, self._claims = (), (), False, False
+        self._ended, self._unconfirmed, self._waits, self._claims = (), {}, False, False
 
     def close(self) -> None:
         """Give the connection back."""

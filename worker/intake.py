@@ -4,6 +4,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 from msgspec import Struct
 
@@ -15,6 +16,7 @@ from worker.claims import Call, Claim, Claimed, ClaimQueue, Taken, Wish
 from worker.owned import Owned
 
 _RINGS = 512
+_waiting = attrgetter("waiting")
 
 
 class Round(Struct, frozen=True):
@@ -72,6 +74,10 @@ class Intake:
                 self._assignment.ready.add(partition)
             else:
                 self._assignment.ready.discard(partition)
+
+    def has_claims(self) -> bool:
+        """Whether commands are in hand."""
+        return any(map(_waiting, self._assignment.owned.values()))
 
     def rung(self, partition: PartitionId) -> None:
         """A ring named it. Suspects are not claimed for that, but one by one."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from hiredis import pack_command
 from redis import Connection, Redis
 
 Request: TypeAlias = tuple[Any, ...]
@@ -35,8 +36,8 @@ class Link:
         """
         try:
             connection = self._ready()
-            packed = b"".join(part for request in requests for part in connection.pack_command(*request))
-            connection.send_packed_command((packed,))
+            # Not redis-py's own packing, which looks at each argument several times.
+            connection.send_packed_command((b"".join(map(pack_command, requests)),))
         except BaseException:
             self.reset()
             raise

@@ -148,20 +148,24 @@ class PartitionLoop:
             self._try_alone(work)
         elif work.claims:
             self._work_on(work)
-        elif self._exchange.is_under_way:
-            self._take_in()
         else:
-            self._exchange.send(claim=self._intake.next_claim(), wait_s=self._patience_s())
+            if not self._exchange.is_under_way:
+                self._exchange.send((), self._intake.next_claim(), wait_s=self._patience_s())
             self._take_in()
 
     def _work_on(self, work: Round) -> None:
         """One round: the server acknowledges the last one meanwhile, and claims the next."""
         if self._assignment.ready and not self._exchange.is_under_way:
-            self._exchange.send(claim=self._intake.next_claim())
+            self._exchange.send((), self._intake.next_claim())
         reach(CrashPoint.AFTER_CLAIM)
         endings = self._process(work)
         self._take_in()
-        self._exchange.send(endings, self._intake.next_claim() if self._assignment.ready else None)
+        if self._assignment.ready:
+            self._exchange.send(endings, self._intake.next_claim())
+        elif self._intake.has_claims() or self._assignment.parking:
+            self._exchange.send(endings)
+        else:
+            self._exchange.send(endings, self._intake.next_claim(), wait_s=BLOCK_S)
         self._ask_around()
 
     def _try_alone(self, work: Round) -> None:
@@ -305,6 +309,8 @@ class PartitionLoop:
     def _drain(self, *, put_back: bool) -> None:
         try:
             if put_back:
+                if self._exchange.is_under_way:
+                    self._table.ring()  # it may be waiting for that
                 self._take_in()
                 self._assignment.release(self.partitions())
             reach(CrashPoint.BEFORE_LEAVING)

@@ -1,6 +1,7 @@
 """The embedded engine: one SQLite file, any number of threads and processes of one machine."""
 
 import contextlib
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -249,7 +250,7 @@ class SqliteStore:
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """One write transaction: committed when the block ends, rolled back (by the lease) when it raises."""
-        with self._connections.lease() as connection:
+        with self._connections.lease(writing=True) as connection:
             self._connections.begin_writing(connection)
             changes = connection.total_changes
             yield connection
@@ -268,7 +269,7 @@ class SqliteStore:
         if not self._checkpoint_lock.acquire(blocking=False):
             return
         try:
-            with self._connections.lease() as guard, self._connections.lease() as copier:
+            with self._connections.lease(writing=True) as guard, self._connections.lease() as copier:
                 self._connections.begin_writing(guard)
                 copier.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                 guard.execute("ROLLBACK")
@@ -282,7 +283,7 @@ class SqliteStore:
 
     def _wal_bytes(self) -> int:
         try:
-            return self._connections.log_path.stat().st_size
+            return os.stat(self._connections.log_name).st_size  # noqa: PTH116 - once a commit
         except OSError:
             return 0
 

@@ -36,9 +36,10 @@ _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 
 
 class _Connection(sqlite3.Connection):
-    """A connection that knows whether it was opened before the last error of the disk."""
+    """A connection that knows whether it was opened before the last error of the disk, and whether SQLite waits."""
 
     generation = 0
+    waits = True
 
 
 class SqliteConnections:
@@ -58,7 +59,10 @@ class SqliteConnections:
         self._durable = durable
         self._serving = serving
         # As SQLite does: the log lies beside the real file.
-        self._path = Path(os.path.realpath(path))
+        self._path_name = os.path.realpath(path)
+        self._path = Path(self._path_name)
+        self.log_name = f"{self._path_name}-wal"
+        """Where the write-ahead log lies."""
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._idle: list[_Connection] = []
@@ -73,14 +77,9 @@ class SqliteConnections:
         self._file = self._file_identity()
         self._give_back(first)
 
-    @property
-    def log_path(self) -> Path:
-        """Where the write-ahead log lies."""
-        return self._path.with_name(f"{self._path.name}-wal")
-
     @contextlib.contextmanager
-    def lease(self) -> Iterator[sqlite3.Connection]:
-        """One connection for one operation.
+    def lease(self, *, writing: bool = False) -> Iterator[sqlite3.Connection]:
+        """One connection for one operation, which begins by `begin_writing` if it is `writing`.
 
         An open transaction is rolled back when the block raises. After an error of the disk or the
         file, all connections are given up: the next lease opens the file anew, so that the store
@@ -93,6 +92,8 @@ class SqliteConnections:
         with self._translated():
             connection = self._take()
             try:
+                if not writing:
+                    self._let_wait(connection, waits=True)
                 yield connection
             except BaseException as error:
                 _roll_back(connection)
@@ -108,11 +109,8 @@ class SqliteConnections:
         Not with SQLite's own waiting: it sleeps up to 0.1 s between looks, so that a process which
         commits batch after batch starves all others.
         """
-        connection.execute("PRAGMA busy_timeout = 0")
-        try:
-            self._patiently(connection, "BEGIN IMMEDIATE")
-        finally:
-            connection.execute(f"PRAGMA busy_timeout = {int(self.busy_timeout * 1000)}")
+        self._let_wait(connection, waits=False)
+        self._patiently(connection, "BEGIN IMMEDIATE")
 
     def close(self) -> None:
         """Close what is idle now, and what is leased when it comes back."""
@@ -126,6 +124,13 @@ class SqliteConnections:
             yield
         except sqlite3.Error as error:
             raise translate(error, self.location) from error
+
+    def _let_wait(self, connection: sqlite3.Connection, *, waits: bool) -> None:
+        """Whether SQLite itself waits for others' locks."""
+        assert isinstance(connection, _Connection), "it is one of this pool"
+        if connection.waits != waits:
+            connection.execute(f"PRAGMA busy_timeout = {int(self.busy_timeout * 1000) if waits else 0}")
+            connection.waits = waits
 
     def _take(self) -> _Connection:
         if os.getpid() != self._process:
@@ -159,7 +164,7 @@ class SqliteConnections:
 
     def _file_identity(self) -> tuple[int, int] | None:
         try:
-            found = self._path.stat()
+            found = os.stat(self._path_name)  # noqa: PTH116 - once a transaction, and pathlib takes as long again
         except OSError:
             return None
         return found.st_dev, found.st_ino
@@ -224,10 +229,10 @@ class SqliteConnections:
         Ours is never empty while it has a log: the tables are made before there is one.
         """
         with contextlib.suppress(OSError):
-            if self.log_path.stat().st_size > 0:
+            if Path(self.log_name).stat().st_size > 0:
                 raise StoreUnavailable(
                     f"sidecar store {self.location}: the file is missing or empty, but its write-ahead log is there; "
-                    f"put the file back that belongs to {self.log_path}"
+                    f"put the file back that belongs to {self.log_name}"
                 )
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
@@ -257,7 +262,7 @@ class SqliteConnections:
         we would answer from it); and a WAL that a killed process made, but never synced, may lose
         its name. (Opening the main file here would drop SQLite's POSIX locks on it; the WAL has none.)
         """
-        for name, flags in ((self.log_path, os.O_RDWR), (self._path.parent, os.O_RDONLY)):
+        for name, flags in ((self.log_name, os.O_RDWR), (self._path.parent, os.O_RDONLY)):
             try:
                 descriptor = os.open(name, flags | os.O_CLOEXEC)
                 try:

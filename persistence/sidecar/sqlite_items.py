@@ -59,6 +59,8 @@ class ItemWrites:
 
     def flush(self) -> None:
         """Write what was put: new ones first, for they may have been put again."""
-        self._connection.executemany(_INSERT, self._inserts)
-        self._connection.executemany(_UPDATE, self._updates)
+        if self._inserts:
+            self._connection.executemany(_INSERT, self._inserts)
+        if self._updates:
+            self._connection.executemany(_UPDATE, self._updates)
         self._inserts, self._updates = [], []

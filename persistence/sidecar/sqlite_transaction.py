@@ -1,7 +1,6 @@
 """One fenced write transaction on a SQLite connection."""
 
 import sqlite3
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
@@ -112,7 +111,7 @@ class SqliteTransaction:
         self._absent: set[str] = set()
         self._items = ItemWrites(connection)
         self._sequences: dict[PartitionId, int] = {}
-        self._added: Counter[str] = Counter()
+        self._new_sessions = 0
         stale = []
         for partition, epoch in epochs.items():
             row = connection.execute(_FENCE, (partition.generation, partition.number)).fetchone()
@@ -153,8 +152,8 @@ class SqliteTransaction:
                 item of a Session without a row.
         """
         self._check_open()
-        rows = self._number([record for record in records if not record.is_expired])
-        self._added = Counter(commands=len(records))
+        numbered = [record for record in records if not record.is_expired]
+        rows = self._number(numbered)
         revisions: dict[int, int] = {}
         for change in changes:
             if isinstance(change, StartSession):
@@ -170,21 +169,24 @@ class SqliteTransaction:
             else:
                 assert_never(change)
         self._items.flush()
-        self._added["items"] = self._items.added
-        self._connection.executemany(_NEW_REVISION, [(revision, key) for key, revision in revisions.items()])
-        self._connection.executemany(_PUT_RECORD, rows)
-        self._connection.executemany(_PUT_EXPIRED, [_expired_row(record) for record in records if record.is_expired])
-        heads = ((sequence, part.generation, part.number) for part, sequence in self._sequences.items())
-        self._connection.executemany(_ADVANCE, heads)
-        self._connection.executemany(
-            _MOVE_DEADLINE, [(expires_at, _id_bytes(command_id)) for command_id, expires_at in deadlines.items()]
-        )
-        self._connection.executemany(COUNT, [(added, table) for table, added in self._added.items() if added])
+        self._write(_NEW_REVISION, [(revision, key) for key, revision in revisions.items()])
+        self._write(_PUT_RECORD, rows)
+        self._write(_PUT_EXPIRED, [_expired_row(record) for record in records if record.is_expired])
+        heads = {record.partition: record.sequence for record in numbered}
+        self._write(_ADVANCE, [(sequence, part.generation, part.number) for part, sequence in heads.items()])
+        moved = [(expires_at, _id_bytes(command_id)) for command_id, expires_at in deadlines.items()]
+        self._write(_MOVE_DEADLINE, moved)
+        added = {"commands": len(records), "sessions": self._new_sessions, "items": self._items.added}
+        self._write(COUNT, [(number, table) for table, number in added.items() if number])
         reach(CrashPoint.INSIDE_COMMIT)
 
     def end(self) -> None:
         """The connection goes back: nothing may be written through this object any more."""
         self._ended = True
+
+    def _write(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        if rows:
+            self._connection.executemany(statement, rows)
 
     def _check_open(self) -> None:
         if self._ended:
@@ -197,7 +199,7 @@ class SqliteTransaction:
             row = (change.session_id, identity.created_at, identity.cwd)
             key = self._connection.execute(_NEW_SESSION, row).lastrowid
             assert key is not None
-            self._added["sessions"] += 1
+            self._new_sessions += 1
             self._keys[change.session_id] = key
             self._absent.discard(change.session_id)
             return
