@@ -8,7 +8,7 @@ from gateway.reading.markdown import html_of
 from persistence.transcripts import Attachment, Entry, Message, OtherPart, Part, Reasoning, Request, Text, ToolCall
 from persistence.transcripts.entries import Replaced, Role, Title
 
-MOST_RENDERED = 64 * 1024
+MOST_RENDERED = 32 * 1024
 """Characters of one text that are rendered as Markdown. More is shown as it is: nobody wrote that as prose."""
 MOST_FOLDED = 8 * 1024
 """Characters shown at first of what is folded: tool calls, their results, thoughts."""
