@@ -108,8 +108,6 @@ def _testified(host: str, answer: Answer | None) -> Barrier:
 
 def _answers(answer: Answer | None, command: Command) -> bool:
     """Whether what was asked for a Session is about this command, too."""
-    if not isinstance(answer, Evidence):
+    if not isinstance(answer, Evidence) or answer.log is None or not isinstance(command, PutCommand):
         return True
-    if command.host != answer.host:
-        return False
-    return answer.log is None or not isinstance(command, PutCommand) or command.message_id in answer.log.asked
+    return command.message_id in answer.log.asked
