@@ -16,7 +16,7 @@ STORE ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
-PACKAGES := feedback persistence worker projections gateway app tests benchmarks
+PACKAGES := feedback persistence barrier worker projections gateway app tests benchmarks
 
 .PHONY: up test bench lint fuzz chaos soak clean
 
