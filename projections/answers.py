@@ -91,6 +91,8 @@ class Answers:
             return failed(error)
         except msgspec.MsgspecError:
             return failed(CommandFailed("the record was written by a newer program: upgrade the projector"))
+        # It may not have been acknowledged: whoever asked may read cached lists without the store next.
+        self._cache.note({event.session_id: event.revision})
         return encode_answer(Answered(result=result_of(event), revision=event.revision))
 
     def reached(self, queries: Sequence[ListQuery]) -> dict[str, int]:

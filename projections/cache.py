@@ -21,6 +21,7 @@ from redis.exceptions import ResponseError
 
 from feedback import keys
 from feedback.lists import MAX_REVISION, BodyInvalid, CachedList, ListCodec
+from feedback.noting import note_revisions
 from feedback.partitions import PartitionId
 from feedback.scripting import Script
 
@@ -59,8 +60,6 @@ class ListCache:
         """Read the era and the entries in one round trip. An entry that is not a list of its Session is dropped."""
         names = [keys.LIST_ERA, *map(keys.list_cache, session_ids)]
         era, *entries = _read(self._redis, names, ())
-        if era is None:
-            return Snapshot(self._begin_era(), {}, {})
         views: dict[str, CachedList] = {}
         latest: dict[str, int] = {}
         poisoned: list[str] = []
@@ -76,7 +75,7 @@ class ListCache:
             if view is not None:
                 views[session_id] = view
         self.drop(poisoned)
-        return Snapshot(era, views, latest)
+        return Snapshot(self._begin_era() if era is None else era, views, latest)
 
     def store(
         self, era: bytes, views: Iterable[CachedList], advances: Sequence[Advance] = (), *, noted: Container[str] = ()
@@ -103,6 +102,10 @@ class ListCache:
             part += (view.revision, body, int(view.session_id in noted))
             size += len(body)
         return self._stored(era, names, part, advances)
+
+    def note(self, revisions: Mapping[str, int]) -> None:
+        """Note revisions that somebody is about to be told of, by Session id."""
+        note_revisions(self._redis, revisions)
 
     def drop(self, session_ids: Iterable[str]) -> None:
         """Forget these Sessions' entries; the next reader or event makes them anew."""

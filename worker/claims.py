@@ -23,6 +23,7 @@ from feedback.events import result_of
 from feedback.failures import Failure, encode_failure, failure_of
 from feedback.flushing import LiveOwner
 from feedback.live_owners import Registration, owner_from
+from feedback.noting import note_revisions, revisions_in
 from feedback.partitions import PartitionId
 from feedback.scripting import Script
 from feedback.settings import Settings
@@ -252,6 +253,7 @@ class ClaimQueue:
 
     def publish(self, partition: PartitionId, events: Sequence[tuple[int, bytes]]) -> None:
         """Add recorded events that the stream lacks."""
+        note_revisions(self._redis, revisions_in(event for _, event in events))
         args: list[Any] = [self._settings.event_retention]
         for event in events:
             args += event

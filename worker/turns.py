@@ -12,8 +12,8 @@ from feedback import keys
 from feedback.connection import BLOCK_S
 from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import QueueUnavailable
+from feedback.noting import note_revisions
 from feedback.partitions import PartitionId, Topology
-from feedback.scripting import Script
 from feedback.settings import Settings
 from persistence.sidecar.store import CommandRecord, Fence, PartitionsFenced, SidecarStore
 from worker import topology as topologies
@@ -21,8 +21,6 @@ from worker.claims import ClaimQueue
 from worker.core.shares import SINGLE_PREFIX
 from worker.leases import LeaseTable
 from worker.publishing import publish_missing
-
-_note = Script("worker", "note")
 
 _PATIENCE_TTLS = 4
 
@@ -92,8 +90,7 @@ class Turns:
         repeat. After it, a list that anybody asks for is not older."""
         if self._redis is None or not records:
             return
-        lists = [keys.list_cache(session_id) for session_id in revisions]
-        _note(self._redis, lists, (keys.CACHE_TTL_S, *revisions.values()))
+        note_revisions(self._redis, revisions)
         queue = ClaimQueue(self._redis, self._me, self._settings)
         events: dict[PartitionId, list[tuple[int, bytes]]] = {}
         for record in records:

@@ -9,7 +9,7 @@ for i = 2, #KEYS do
   local entry = redis.pcall('HMGET', KEYS[i], 'era', 'revision', 'latest', 'body')
   if entry.err then
     found[i] = entry.err
-  elseif entry[1] == era then
+  elseif era and entry[1] == era then
     found[i] = { entry[2], entry[3], entry[4] }
   else
     found[i] = { false, entry[3], false }

@@ -143,12 +143,15 @@ def test_answers_note_how_far_their_sessions_are(owner: Owner) -> None:
 
 
 def test_an_answer_from_the_record_notes_its_revision(owner: Owner) -> None:
-    """Its event went out when the next owner mended the stream, before anybody was answered."""
-    endings = owner.commit(put_command("even", "m1"))
+    """Also when its event went out before, as the next owner mended the stream; that notes it, too."""
+    redis, name = owner.runtime.redis, keys.list_cache("even")
+    endings = owner.commit(put_command("even", "m1"), put_command("odd", "m1"))
     partition = partition_of(owner.runtime.settings, "even")
-    owner.queue.publish(partition, owner.runtime.store.outcomes(partition, 0, 10))
+    owner.queue.publish(partition, [*owner.runtime.store.outcomes(partition, 0, 10), (2, b"of a newer program")])
+    assert redis.hget(name, "latest") == b"1"
+    redis.delete(name)
     owner.acknowledge(owner.process([claim for claim, _ in endings]))
-    assert owner.runtime.redis.hget(keys.list_cache("even"), "latest") == b"1"
+    assert redis.hget(name, "latest") == b"1"
 
 
 class MeasuredQueue(ClaimQueue):

@@ -228,6 +228,7 @@ def test_the_recorded_answer_to_a_command(client: FeedbackClient, deployment: De
     put, deleted = deployment.put("s1"), deployment.delete("s1")
     result = client.result_of(put.command_id)
     assert (result, result.revision) == (Ok(value=put.item), 1)
+    assert ListCache(deployment.redis).read(["s1"]).latest == {"s1": 1}, "no older list is read without the store"
     assert client.result_of(deleted.command_id).revision == 2
     rejected = deployment.reject("s1")
     assert client.result_of(rejected.command_id) == Rejected(error=rejected.error)
