@@ -128,9 +128,11 @@ class PostgresStore:
         """
         self._connections = PostgresConnections(parse(url))
         with self._connections.connected() as session:
-            if schema.stored_version(session, self._connections.location) < schema.SCHEMA_VERSION:
+            version = schema.stored_version(session, self._connections.location)
+            if version:
+                schema.refuse_moved_away(session, self._connections.location)
+            if version < schema.SCHEMA_VERSION:
                 schema.migrate(session, self._connections.location)
-            schema.refuse_moved_away(session, self._connections.location)
 
     @classmethod
     def find(cls, url: str) -> "PostgresStore | None":
@@ -191,12 +193,10 @@ class PostgresStore:
 
     @contextlib.contextmanager
     def transaction(self, epochs: Mapping[PartitionId, int]) -> Iterator[StoreTransaction]:
-        """Open a fenced transaction. It begins, and its fence is checked and held, with its first `load` or `apply`.
+        """Open a fenced transaction; one that neither loads nor applies has its fence checked at its end.
 
         Raises:
-            PartitionsFenced: a stored epoch is not the given one; also in `load` and `apply`.
-            StoreUnavailable: nothing was committed, or, when it comes of the commit itself, the server may have
-                committed without our hearing of it. The command records tell.
+            PartitionsFenced, StoreUnavailable: as the protocol says.
         """
         transaction = PostgresTransaction(self._connections, epochs)
         try:

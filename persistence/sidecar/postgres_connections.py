@@ -62,6 +62,11 @@ _SETTINGS: LiteralString = f"""
 they were made, hence no sequential scans. The keepalives are the server's side: it, too, has to notice that a client's
 machine is gone."""
 
+_NO_HURRY: LiteralString = """;
+    SET statement_timeout = 0;
+    SET transaction_timeout = 0;
+    SET idle_in_transaction_session_timeout = 0"""
+
 _ANSWER_S = 15.0
 """Longer than any statement may take. A server that is silent for so long is as good as gone."""
 
@@ -123,7 +128,7 @@ class PostgresConnections:
     """A bounded pool for one database. May be used from any thread, but not in a child after a fork."""
 
     def __init__(self, parameters: Parameters, *, serving: bool = True) -> None:
-        """Nothing is opened yet. Not `serving`, it may be a store that was moved or is being moved."""
+        """Nothing is opened yet. Not `serving`, the store may be one that was or is being moved, and take its time."""
         self.location = location(parameters)
         self._serving = serving
         self._conninfo = make_conninfo(**parameters)
@@ -303,7 +308,8 @@ class PostgresConnections:
         session.add_notice_handler(session.note)
         session.adapters.register_dumper(int, Int8BinaryDumper)
         with self.guard(session):
-            session.execute(_SETTINGS, prepare=False)
+            session.execute(_SETTINGS if self._serving else _SETTINGS + _NO_HURRY, prepare=False)
+        session.answer_s = _ANSWER_S if self._serving else None
 
 
 def _is_idle(session: Session) -> bool:

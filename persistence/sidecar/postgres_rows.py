@@ -6,7 +6,7 @@ from psycopg.rows import TupleRow
 
 from feedback.model import Item, SessionIdentity
 from feedback.partitions import PartitionId
-from persistence.sidecar.postgres_text import text_of
+from persistence.sidecar.postgres_text import decoded, text_of
 from persistence.sidecar.store import CommandRecord, StoredSession
 
 _HYPHENS = (8, 12, 16, 20)
@@ -34,8 +34,8 @@ def item_from(row: TupleRow) -> Item:
     return Item(
         message_id=text_of(message, long_message),
         rating="positive" if rating == "positive" else "negative",
-        note=None if note is None else note.decode(),
-        version=version.decode(),
+        note=None if note is None else decoded(note),
+        version=decoded(version),
         created_at=created_at,
         updated_at=updated_at,
     )
@@ -44,7 +44,7 @@ def item_from(row: TupleRow) -> Item:
 def session_from(row: TupleRow) -> StoredSession:
     """(created_at, cwd, revision) as a Session's row."""
     created_at, cwd, revision = row
-    return StoredSession(SessionIdentity(created_at=created_at, cwd=None if cwd is None else cwd.decode()), revision)
+    return StoredSession(SessionIdentity(created_at=created_at, cwd=None if cwd is None else decoded(cwd)), revision)
 
 
 def record_from(row: TupleRow) -> CommandRecord:

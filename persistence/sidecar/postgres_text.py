@@ -6,6 +6,8 @@ database of any encoding.
 
 from hashlib import sha256
 
+from feedback.errors import StoreUnavailable
+
 LONGEST_KEY = 1000
 """Bytes of the longest id that is indexed as it is: an index row takes 2,704, and some have two ids."""
 
@@ -26,5 +28,17 @@ def long_of(text: str) -> bytes | None:
 
 
 def text_of(key: bytes, long: bytes | None) -> str:
-    """The id whose key, and whole text where that is too long, are these."""
-    return (key if long is None else long).decode()
+    """The id whose key, and whole text where that is too long, are these. Raises as `decoded`."""
+    return decoded(key if long is None else long)
+
+
+def decoded(data: bytes) -> str:
+    """Stored bytes as the text that they are.
+
+    Raises:
+        StoreUnavailable: somebody else wrote them.
+    """
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise StoreUnavailable(f"sidecar store: corrupt (a text of it is not Unicode: {error.reason})") from error

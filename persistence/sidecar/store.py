@@ -215,8 +215,13 @@ class SidecarStore(Protocol):
     def transaction(self, epochs: Mapping[PartitionId, int]) -> AbstractContextManager[StoreTransaction]:
         """Open a fenced transaction: committed durably when the block ends, rolled back when it raises.
 
+        It begins with its first `load` or `apply` at the latest: from there on nobody else writes about its partitions.
+
         Raises:
-            PartitionsFenced: a stored epoch is not the given one; checked inside the transaction.
+            PartitionsFenced: a stored epoch is not the given one; checked inside the transaction, so `load` and
+                `apply` may raise it too.
+            StoreUnavailable: nothing was committed, or, when the commit itself was interrupted, that cannot be known:
+                the command records tell.
         """
         ...
 

@@ -11,7 +11,7 @@ from persistence.sidecar import postgres_schema as schema
 from persistence.sidecar.postgres_connections import PostgresConnections, Query, Session
 from persistence.sidecar.postgres_errors import SEALED
 from persistence.sidecar.postgres_rows import columns
-from persistence.sidecar.postgres_text import key_of, long_of, text_of
+from persistence.sidecar.postgres_text import decoded, key_of, long_of, text_of
 from persistence.sidecar.postgres_url import parse
 from persistence.sidecar.transfer.ends import STOPPED, Role, check_alone
 from persistence.sidecar.transfer.tables import (
@@ -54,7 +54,7 @@ _FORMS = {
         """SELECT generation, partition, epoch, owner, sequence, generation, partition FROM fence
            WHERE (generation, partition) > (%s, %s) ORDER BY generation, partition LIMIT %s""",
         (-1, -1),
-        lambda row: (*row[:3], row[3].decode(), row[4]),
+        lambda row: (*row[:3], decoded(row[3]), row[4]),
         """INSERT INTO fence (generation, partition, epoch, owner, sequence)
            SELECT * FROM unnest(%b::bigint[], %b::bigint[], %b::bigint[], %b::bytea[], %b::bigint[])""",
         lambda row: (*row[:3], _bytes(row[3]), row[4]),
@@ -261,4 +261,4 @@ def _bytes(text: object) -> bytes | None:
 
 
 def _text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode()
+    return None if data is None else decoded(data)
