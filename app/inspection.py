@@ -1,6 +1,6 @@
 """What stands in Redis and the store about a running system, for `status`, `doctor` and the wait until it serves."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from msgspec import Struct
@@ -107,6 +107,21 @@ def read_ownership(redis: Redis) -> Ownership:
         {number: owners[number] if owners.get(number) in alive else None for number in range(topology.partitions)},
         alive,
     )
+
+
+def read_parked(redis: Redis, workers: Iterable[str]) -> dict[str, int]:
+    """Partition -> Sessions that wait, as live workers say. Raises `redis.exceptions.RedisError`."""
+    with redis.pipeline(transaction=False) as pipeline:
+        for worker in workers:
+            pipeline.hgetall(keys.parked(worker))
+        notes = pipeline.execute(raise_on_error=False)
+    return {
+        _text(partition): int(number)
+        for note in notes
+        if isinstance(note, dict)  # a stranger's key in its place says nothing
+        for partition, number in note.items()
+        if number.isdigit()
+    }
 
 
 def _alive(redis: Redis, workers: list[str]) -> tuple[str, ...]:

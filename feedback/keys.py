@@ -3,6 +3,7 @@
 | key | type | life |
 |---|---|---|
 | topology | hash | for ever; made anew from the store |
+| parked | hash of a worker: partition -> Sessions that wait | PARKED_TTL_S, renewed while any waits |
 | owners | hash: partition number -> worker id | for ever; one per generation |
 | workers | set of worker ids | dead ones are dropped by whoever notices |
 | session of a worker | string: beat | the lease TTL |
@@ -50,6 +51,7 @@ REPLY_TTL_S = 60
 CACHE_TTL_S = 24 * 3600
 LIVE_TTL_S = 3600
 TROUBLE_TTL_S = 30
+PARKED_TTL_S = 30
 UNPUBLISHED_TTL_S = 30 * 24 * 3600
 
 
@@ -125,6 +127,11 @@ def checkpoint(generation: int) -> str:
 
 def worker_session(worker_id: str) -> str:
     return SESSION_PREFIX + worker_id
+
+
+def parked(worker_id: str) -> str:
+    """Where a worker says how many Sessions wait (`worker.parked`)."""
+    return f"feedback:parked:{worker_id}"
 
 
 def wake(worker_id: str) -> str:

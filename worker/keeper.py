@@ -12,6 +12,7 @@ from feedback.partitions import PartitionId
 from feedback.troubles import TroubleReport
 from worker.core.shares import Liveness, Rebalance, rebalance
 from worker.leases import LeaseTable, View
+from worker.parked import ParkedNote
 from worker.topology import Standing
 
 logger = logging.getLogger(__name__)
@@ -40,9 +41,11 @@ class LeaseKeeper:
         also_watched: Sequence[PartitionId],
         *,
         report: TroubleReport,
+        parked: ParkedNote,
     ) -> None:
         self._table = table
         self._report = report
+        self._parked = parked
         self._partitions = topologies.served.partitions
         self._generation = topologies.current.generation
         # The loop looks whether a former generation is worked off: commands of the current one wait for that.
@@ -113,6 +116,7 @@ class LeaseKeeper:
             ):
                 self._table.ring()
             self._report.publish()
+            self._parked.publish()
         except RedisError as error:
             self.outages += 1
             logger.warning("heartbeat failed: %s", error)

@@ -27,6 +27,7 @@ from worker.exchange import Exchange
 from worker.intake import Intake, Round
 from worker.keeper import LeaseKeeper
 from worker.leases import LeaseTable
+from worker.parked import ParkedNote
 from worker.runtime import Runtime
 from worker.stragglers import Stragglers
 
@@ -65,8 +66,9 @@ class PartitionLoop:
         self._meter.serves(self._assignment)
         retired = () if standing.former else topologies.former_partitions(standing.stored)
         self._stragglers = Stragglers(runtime.redis, retired, self._topology)
+        parked = ParkedNote(runtime.redis, worker_id, lambda: self._assignment.parking)
         self._keeper = LeaseKeeper(
-            self._table, standing, settings.lease_ttl, self.partitions, retired, report=self._report
+            self._table, standing, settings.lease_ttl, self.partitions, retired, report=self._report, parked=parked
         )
         self._troubles = 0
         self._prune_at = time.monotonic() + _PRUNE_EVERY_S

@@ -3,7 +3,7 @@
 import os
 import sys
 import traceback
-from argparse import ArgumentParser, Namespace
+from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
@@ -58,12 +58,26 @@ class _Parser(ArgumentParser):
         super().error(message)
 
 
+class _Version(Action):
+    """argparse's own would look the version up for every command."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:  # noqa: A002  argparse's name
+        super().__init__(option_strings, dest, nargs=0, help=help)
+
+    def __call__(self, parser: ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import version  # noqa: PLC0415  slow to load
+
+        sys.stdout.write(f"session-feedback {version('session-feedback')}\n")
+        parser.exit()
+
+
 def parser_for(arguments: Sequence[str]) -> tuple[ArgumentParser, _CommandGroup | None]:
     """The parser for these arguments, and the module of the command that they name (None: they name none).
 
     Only that command's own arguments are known to it; the others are there by name and help.
     """
     parser = _Parser(prog="feedback", description="Durable, ordered feedback on the answers of LLM-agent Sessions.")
+    parser.add_argument("--version", action=_Version, help="print this program's version")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     asked = next((word for word in arguments if not word.startswith("-")), "")
     group = None

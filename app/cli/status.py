@@ -1,74 +1,41 @@
-"""`feedback status`: owners, queues, the projection's lag, and what is in the way of whom."""
+"""`feedback status`: who owns what, what waits and since when, the projection's lag, and what is in the way of whom."""
 
+import sys
+import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 
-import msgspec
-from msgspec import Struct
 from redis import Redis
+from redis.exceptions import RedisError
 from rich import box
+from rich.console import Group, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from app.catalog import open_existing_store
-from app.cli.options import add_common, add_settings, client_settings
+from app.cli.options import add_common, add_settings, client_settings, positive
 from app.cli.output import console, moment, printable, write_json
 from app.endpoint import require_server
 from app.exits import ExitCode
-from app.inspection import Ownership, ServerFacts, open_server, read_ownership, read_server
+from app.inspection import open_server
+from app.status import PartitionStatus, SystemStatus, read_status
 from feedback.calls import wall_clock_ms
-from feedback.errors import StoreForeign, StoreUnavailable
-from feedback.partitions import PartitionId, Topology
-from feedback.troubles import read_troubles
-from projections.lag import lag
-from projections.waiting import Backlog, read_backlog
 
-
-class PartitionStatus(Struct, frozen=True, kw_only=True):
-    """One partition. `lag`: outcomes that are committed and not projected yet; null when there is no store to ask."""
-
-    partition: int
-    owner: str | None
-    waiting: int
-    claimed: int
-    failed: int
-    lag: int | None
-
-
-class TopologyStatus(Struct, frozen=True, rename="camel"):
-    """How Sessions are spread over queues."""
-
-    generation: int
-    partitions: int
-    max_note_bytes: int
-
-
-class TroubleLine(Struct, frozen=True):
-    """What is in the way of a process (`reporter`) since when (milliseconds): a failure's name and its sentence."""
-
-    reporter: str
-    code: str
-    message: str
-    since: int
-
-
-class SystemStatus(Struct, frozen=True, kw_only=True):
-    """The `--json` document."""
-
-    server: ServerFacts
-    topology: TopologyStatus | None
-    workers: tuple[str, ...]
-    waiting: int
-    claimed: int
-    failed: int
-    lag: int | None
-    partitions: tuple[PartitionStatus, ...]
-    troubles: tuple[TroubleLine, ...]
+_MOST_LISTED = 20
+"""Partitions that a table names one by one; those with the oldest commands first."""
+_COLUMNS = ("waiting", "claimed", "parked", "failed", "oldest", "lag")
 
 
 def configure(command: str, parser: ArgumentParser) -> None:
     del command
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        type=positive,
+        const=1,
+        metavar="SECONDS",
+        help="show it again and again, every second or so, until Ctrl-C",
+    )
     add_common(parser)
     add_settings(parser, "redis_url", "sidecar_url")
 
@@ -76,97 +43,126 @@ def configure(command: str, parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> ExitCode:
     settings = client_settings(arguments)
     with open_server(require_server(settings, arguments.data)) as redis:
-        server, ownership = read_server(redis), read_ownership(redis)
-        troubles = [
-            TroubleLine(reporter, trouble.code, trouble.message, trouble.since)
-            for reporter, trouble in read_troubles(redis).items()
-        ]
-        queues: dict[PartitionId, Backlog] = {}
-        lags: dict[PartitionId, int] = {}
-        if ownership.topology is not None:
-            queues = read_backlog(redis, ownership.topology.all_partitions())
-            try:
-                lags = _lags(redis, settings.sidecar_url, ownership.topology)
-            except (StoreUnavailable, StoreForeign) as error:
-                troubles.append(TroubleLine("this command", error.code, str(error), wall_clock_ms()))
-    status = _status(server, ownership, queues, lags, troubles)
-    if arguments.json:
-        write_json(status)
-    else:
-        _print(status)
+        status = read_status(redis, settings.sidecar_url)
+        if arguments.watch is None:
+            _show_once(status, as_json=arguments.json)
+            return ExitCode.SUCCESS
+        looks = _looks(redis, settings.sidecar_url, arguments.watch)
+        try:
+            _watch_json(status, looks) if arguments.json else _watch(status, looks)
+        except KeyboardInterrupt:
+            return ExitCode.SUCCESS  # how a watch ends
     return ExitCode.SUCCESS
 
 
-def _lags(redis: Redis, sidecar_url: str, topology: Topology) -> dict[PartitionId, int]:
-    store = open_existing_store(sidecar_url)
-    if store is None:
-        return {}
-    with closing(store):
-        return lag(redis, store, topology)
+def _show_once(status: SystemStatus, *, as_json: bool) -> None:
+    if as_json:
+        write_json(status)
+    else:
+        console().print(_rendered(status))
 
 
-def _status(
-    server: ServerFacts,
-    ownership: Ownership,
-    queues: dict[PartitionId, Backlog],
-    lags: dict[PartitionId, int],
-    troubles: Sequence[TroubleLine],
-) -> SystemStatus:
-    return SystemStatus(
-        server=server,
-        topology=msgspec.convert(ownership.topology, TopologyStatus | None, from_attributes=True),
-        workers=ownership.workers,
-        waiting=sum(queue.waiting for queue in queues.values()),
-        claimed=sum(queue.claimed for queue in queues.values()),
-        failed=sum(queue.failed for queue in queues.values()),
-        lag=sum(lags.values()) if lags else None,
-        partitions=tuple(
-            PartitionStatus(
-                partition=partition.number,
-                owner=ownership.owners[partition.number],
-                waiting=queue.waiting,
-                claimed=queue.claimed,
-                failed=queue.failed,
-                lag=lags.get(partition),
-            )
-            for partition, queue in queues.items()
-        ),
-        troubles=tuple(troubles),
-    )
+def _looks(redis: Redis, sidecar_url: str, seconds: int) -> Iterator[SystemStatus | RedisError]:
+    """A look every so many seconds, for ever; a server that is gone for a while does not end it."""
+    while True:
+        time.sleep(seconds)
+        try:
+            yield read_status(redis, sidecar_url)
+        except RedisError as error:
+            yield error
 
 
-def _print(status: SystemStatus) -> None:
-    out, server, topology = console(), status.server, status.topology
+def _watch_json(first: SystemStatus, looks: Iterator[SystemStatus | RedisError]) -> None:
+    """One document a line."""
+    _write_line(first)
+    for look in looks:
+        if isinstance(look, SystemStatus):
+            _write_line(look)
+
+
+def _write_line(status: SystemStatus) -> None:
+    write_json(status)
+    sys.stdout.flush()
+
+
+def _watch(first: SystemStatus, looks: Iterator[SystemStatus | RedisError]) -> None:
+    """On a terminal in place, like `top`; elsewhere one look below the other."""
+    out = console()
+    show: Callable[[RenderableType], None] = out.print
+    if not out.is_terminal:
+        show(_rendered(first))
+        for look in looks:
+            show(_look(look))
+            sys.stdout.flush()
+        return
+    with Live(_rendered(first), console=out, screen=True, auto_refresh=False) as live:
+        for look in looks:
+            live.update(_look(look), refresh=True)
+
+
+def _look(look: SystemStatus | RedisError) -> RenderableType:
+    if isinstance(look, SystemStatus):
+        return _rendered(look)
+    return Text(f"{moment(wall_clock_ms())}  the server does not answer: {printable(str(look))}", style="bold red")
+
+
+def _rendered(status: SystemStatus) -> RenderableType:
+    server, topology = status.server, status.topology
     persistence = "append-only file on" if server.append_only else "append-only file OFF"
     if server.append_only_fails:
         persistence += ", WRITING IT FAILS"
-    out.print(f"server      {server.name} {server.version}, {persistence}, {server.used_memory / 2**20:.1f} MiB")
+    lines = [Text(f"server      {server.name} {server.version}, {persistence}, {server.used_memory / 2**20:.1f} MiB")]
     for trouble in status.troubles:
         line = printable(f"{trouble.reporter}, since {moment(trouble.since)}: {trouble.code}: {trouble.message}")
-        out.print(Text.assemble("trouble     ", (line, "bold red")))
+        lines.append(Text.assemble("trouble     ", (line, "bold red")))
     if topology is None:
-        out.print("topology    none yet: no worker has set this server up")
-        return
-    out.print(f"topology    generation {topology.generation}, {topology.partitions} partitions")
-    out.print(f"commands    {status.waiting} waiting, {status.claimed} claimed, {status.failed} failed")
-    out.print(f"projection  {'unknown lag' if status.lag is None else f'{status.lag} outcomes behind'}")
+        return Group(*lines, Text("topology    none yet: no worker has set this server up"))
+    now_ms = wall_clock_ms()
+    age = "" if status.oldest is None else f"; the oldest is {_age(status.oldest, now_ms)} old"
+    lines += [
+        Text(f"topology    generation {topology.generation}, {topology.partitions} partitions"),
+        Text(f"commands    {status.waiting} waiting, {status.claimed} claimed, {status.failed} failed{age}"),
+        Text(f"projection  {'unknown lag' if status.lag is None else f'{status.lag} outcomes behind'}"),
+    ]
+    return Group(*lines, _table(status, now_ms))
+
+
+def _table(status: SystemStatus, now_ms: int) -> Table:
+    """A row per owner with its sums, and below it one for each of its partitions that is not quiet."""
     table = Table(box=box.SIMPLE, pad_edge=False)
     table.add_column("owner", overflow="fold")
-    for name in ("partitions", "waiting", "claimed", "failed", "lag"):
+    for name in ("partitions", *_COLUMNS):
         table.add_column(name, justify="right")
+    busy = sorted((one for one in status.partitions if not one.is_quiet), key=lambda one: one.oldest or now_ms)
+    listed = {one.partition for one in busy[:_MOST_LISTED]}
     for owner in (*status.workers, None):
         owned = [one for one in status.partitions if one.owner == owner]
         if owner is not None or owned:
-            table.add_row(printable(owner or "(nobody)"), *_totals(owned))
-    out.print(table)
+            style = "bold" if owner is not None else "bold red"
+            table.add_row(printable(owner or "(nobody)"), str(len(owned)), *_cells(owned, now_ms), style=style)
+        for one in owned:
+            if one.partition in listed:
+                table.add_row(f"  partition {one.partition}", "", *_cells([one], now_ms))
+    return table
 
 
-def _totals(owned: list[PartitionStatus]) -> list[str]:
-    behind = [one.lag for one in owned if one.lag is not None]
+def _cells(partitions: Sequence[PartitionStatus], now_ms: int) -> list[str]:
+    behind = [one.lag for one in partitions if one.lag is not None]
+    oldest = [one.oldest for one in partitions if one.oldest is not None]
     return [
-        str(len(owned)),
-        str(sum(one.waiting for one in owned)),
-        str(sum(one.claimed for one in owned)),
-        str(sum(one.failed for one in owned)),
+        str(sum(one.waiting for one in partitions)),
+        str(sum(one.claimed for one in partitions)),
+        str(sum(one.parked for one in partitions)),
+        str(sum(one.failed for one in partitions)),
+        _age(min(oldest), now_ms) if oldest else "-",
         str(sum(behind)) if behind else "-",
     ]
+
+
+def _age(since_ms: int, now_ms: int) -> str:
+    """How long ago, in the largest unit that makes it two or more."""
+    seconds = max(0, now_ms - since_ms) / 1000
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.1f} s"
