@@ -33,18 +33,21 @@ class GatewayMetrics(Meter):
     def turn(self) -> None:
         self._vitals.turn("gateway")
 
+    def count(self, method: str, status: int, seconds: float) -> None:
+        """A request's answer began, so many seconds after the request came."""
+        self._duration.observe(seconds)
+        self._requests.labels(method if method in _METHODS else "other", status).inc()
+
     def measured(self, app: ASGIApp) -> ASGIApp:
         async def measuring(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 await app(scope, receive, send)
                 return
             began = perf_counter()
-            method = scope["method"] if scope["method"] in _METHODS else "other"
 
             async def noting(message: Message) -> None:
                 if message["type"] == "http.response.start":
-                    self._duration.observe(perf_counter() - began)
-                    self._requests.labels(method, message["status"]).inc()
+                    self.count(scope["method"], message["status"], perf_counter() - began)
                 await send(message)
 
             with self._open.track_inprogress():

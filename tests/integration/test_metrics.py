@@ -1,5 +1,7 @@
 """Metrics of real workers, projectors and agents, scraped over HTTP as Prometheus does."""
 
+import json
+import re
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,20 +12,30 @@ from threading import Event
 
 import msgspec
 import pytest
+import yaml
+from prometheus_client import CollectorRegistry
 from redis import Redis
 
 from app.metrics.exposing import exposed
+from barrier.metrics import AgentMetrics
 from feedback import FeedbackClient, Item, Ok, Put, keys
 from feedback.errors import CommandExpired, SettingsInvalid
 from feedback.settings import Settings
+from feedback.vitals import Vitals
+from gateway.metrics import GatewayMetrics
 from persistence.sidecar import open_store
 from tests.harness import elsewhere, here, serving, settings_for, wait_until, write_session
 from tests.integration.measured import Measured, page, projecting, scrape, working
 from tests.integration.rq_jobs import partition_of, put_command, request_of, set_up
+from tests.promql import grouping_labels, metrics_of
 from worker.meter import Meter
 from worker.process import run_worker
 
 pytestmark = pytest.mark.server
+
+ROOT = Path(__file__).parents[2]
+ALERTS = ROOT / "deploy/prometheus/alerts.yml"
+DASHBOARD = ROOT / "deploy/grafana/session-feedback.json"
 
 
 @pytest.fixture
@@ -230,3 +242,45 @@ def test_a_lone_put_costs_one_call(settings: Settings, redis_client: Redis) -> N
         finally:
             stop.set()
         running.result()
+
+
+def everything(measured: Measured) -> dict[str, set[str]]:
+    """What processes of all kinds expose now: labels by name of the series."""
+    more = CollectorRegistry()
+    AgentMetrics(more, Vitals())
+    gateway = GatewayMetrics(more, Vitals())
+    gateway.count("GET", 200, 0.1)
+    series: dict[str, set[str]] = {}
+    for name, labels in (*scrape(measured.worker).samples, *scrape(measured.projector).samples):
+        series.setdefault(name, set()).update(label for label, _ in labels)
+    for family in more.collect():
+        for sample in family.samples:
+            series.setdefault(sample.name, set()).update(sample.labels)
+    return series
+
+
+def test_alerts_and_dashboard_are_about_metrics_that_there_are(settings: Settings, measured: Measured) -> None:
+    """Each name and label in each expression; each alert has its row in operations; each metric is documented."""
+    with FeedbackClient.from_url(settings.redis_url) as client:
+        assert client.put("s", "m1", "positive").ok
+    series = everything(measured)
+    rules = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    expressions = [rule["expr"] for rule in rules]
+    expressions += [target["expr"] for panel in panels for target in panel["targets"]]
+    assert len(expressions) > len(rules) + 20
+    late = {"feedback_worker_retries_total": {"code"}, "feedback_worker_interruptions_total": {"cause"}}
+    known = late | series
+    for expression in expressions:
+        labels = {"instance", "job", "process", "le"}
+        for named in metrics_of(expression):
+            assert named.metric in known, f"{named.metric} in {expression}"
+            assert named.labels <= known[named.metric], expression
+            labels |= known[named.metric]
+        assert set(grouping_labels(expression)) <= labels, expression
+    runbook = (ROOT / "docs/operations.md").read_text().partition("## Alerts")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(Feedback\w+)` \|", runbook, re.MULTILINE) == [rule["alert"] for rule in rules]
+    page_of_all = (ROOT / "docs/observability.md").read_text()
+    documented = set(re.findall(r"`(feedback_\w+)`", page_of_all))
+    exposed_names = {re.sub(r"_(bucket|sum|count)$", "", name) for name in series if name.startswith("feedback_")}
+    assert documented == exposed_names | late.keys() | {"feedback_worker_questions_total"}
