@@ -56,7 +56,7 @@ class Demonstration(NamedTuple):
 @contextmanager
 def demonstrating(redis_url: str, home: Path, **more: object) -> Iterator[Demonstration]:
     """The demo, rated and served. The server must be empty."""
-    settings, clock = settings_for(redis_url, home, gateway_port=_free_port(), **more), Clock()
+    settings, clock = settings_for(redis_url, home, gateway_port=free_port(), **more), Clock()
     write_demo(Path(settings.sessions))
     with serving(settings, clock_ms=clock):
         rate_demo(redis_url, clock)
@@ -64,7 +64,8 @@ def demonstrating(redis_url: str, home: Path, **more: object) -> Iterator[Demons
             yield Demonstration(settings, url, clock)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

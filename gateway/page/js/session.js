@@ -39,7 +39,7 @@ class SessionView {
     this.trouble = h("p", { class: "failed", role: "alert", hidden: true });
     this.more = h("button", { type: "button", class: "more", hidden: true, onclick: () => this.loadMore() }, "Show more");
     this.answers = summary.answers ?? null;
-    show(title, h("article", { class: "session" },
+    show(title, h("div", { class: "session" },
       h("header", {},
         h("a", { class: "back", href: left.list }, "All Sessions"),
         h("h1", { tabindex: "-1" }, title),

@@ -1,0 +1,43 @@
+"""Fixtures of the page's tests: one browser and one gateway over the demo for a module."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page
+
+from feedback.connection import connect
+from tests.browser.serving import MISSING, Demonstration, browsing, chromium, demonstrating
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if chromium() is None:
+        pytest.skip(MISSING)
+    with browsing() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def demo(browser: Browser, valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demonstration]:
+    """Made after the browser, so that nothing is made where there is none."""
+    with connect(valkey_url) as redis:
+        redis.flushall()
+    with demonstrating(valkey_url, tmp_path_factory.mktemp("demo")) as demo:
+        yield demo
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """Somebody's browser, which remembers nothing. What breaks on the page fails the test."""
+    broken = list[str]()
+    context = browser.new_context(viewport={"width": 1000, "height": 800}, locale="en-GB", reduced_motion="reduce")
+    context.set_default_timeout(10_000)
+    context.on("weberror", lambda error: broken.append(str(error.error)))
+    yield context
+    context.close()
+    assert broken == []
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Page:
+    return context.new_page()
