@@ -276,6 +276,8 @@ class Flows:
         status, failure = yield from self._caller.call(("HMGET", keys.job(command_id), "status", "failure"), deadline)
         if status in (b"queued", b"started", b"finished"):
             return None  # it was tried again since that entry, and may have succeeded while we asked
+        # The job may be gone by now (a failover, say). The entry says it too, unless a stock RQ worker wrote that.
+        failure = fields.get(b"failure", failure)
         if failure is None:
             raise CommandFailed(f"command {command_id} failed; see the job in RQ's failed registry")
         try:

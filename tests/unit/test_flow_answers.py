@@ -154,6 +154,13 @@ def test_a_failure_comes_as_its_type(stage: Stage, error: FeedbackError) -> None
     assert (str(caught.value), vars(caught.value)) == (str(error), vars(error))
 
 
+def test_a_failure_keeps_its_type_when_the_job_is_gone(stage: Stage) -> None:
+    """After a failover, say, between the two questions: the entry says it too."""
+    told = BROKEN | {b"failure": encode_failure(failure_of(CommandExpired("late")))}
+    with pytest.raises(CommandExpired, match="late"):
+        waited(stage, entries((b"1-0", told)), [None, None])
+
+
 @pytest.mark.parametrize("failure", [None, b"", b"garbage", b"\x91" * 100_000, msgspec.msgpack.encode({"code": 1})])
 @pytest.mark.parametrize("status", [b"failed", None])
 def test_a_failure_without_a_readable_name_is_command_failed(

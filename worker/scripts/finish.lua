@@ -142,7 +142,7 @@ local function fail(p, i)
     -- A Session's commands fail in queue order the first time: retried, they go back in this order.
     redis.call('HSETNX', shown, 'first_failed', time[1] .. string.format('%06d', time[2]) .. '-' .. i)
   end
-  add_result(ARGV[6] .. name, failure_ttl, 'type', 2, 'exc_string', ARGV[i + 2])
+  add_result(ARGV[6] .. name, failure_ttl, 'type', 2, 'exc_string', ARGV[i + 2], 'failure', ARGV[i + 3])
   if end_job(shown, failure_ttl, 'status', 'failed', 'failure', ARGV[i + 3]) then
     redis.pcall('ZADD', p.failed, now + failure_ttl, name)
   end
