@@ -81,5 +81,5 @@ PUBLISHING: Mapping[str, tuple[str, Callable[..., object]]] = {
 
 
 if __name__ == "__main__":
-    with patch(*(DEFECTS | PUBLISHING)[sys.argv.pop(1)]):
+    with patch(*{**DEFECTS, **PUBLISHING}[sys.argv.pop(1)]):
         sys.exit(main())
