@@ -4,7 +4,6 @@ redis-py repeats a command ten times when its answer got lost. Ours is switched 
 here knows whether its command may be repeated, and for how long (DESIGN, "Queue topology").
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from redis import ConnectionPool, Redis
@@ -20,6 +19,7 @@ from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
 from feedback.errors import QueueUnavailable
+from feedback.sentinels import pool_like, pool_like_async, primary, primary_async, service_of
 
 SOCKET_TIMEOUT_S = 5.0
 """A server that is silent for so long is taken for gone. Blocking commands ask for less than this."""
@@ -46,39 +46,36 @@ _DRIVER = DriverInfo()
 
 
 def connect(url: str, *, timeout_s: float = SOCKET_TIMEOUT_S) -> Redis:
-    """A client for `redis://`, `rediss://` or `unix://`, without hidden retries. Nothing is sent yet.
+    """A client for `redis://`, `rediss://`, `unix://` or Sentinels (`feedback.sentinels`), without hidden retries.
 
-    After `timeout_s` seconds of silence the server is taken for gone.
+    Nothing is sent yet. After `timeout_s` seconds of silence the server is taken for gone.
 
     Raises:
         QueueUnavailable: the URL is not one.
     """
+    options = _options(url, timeout_s) | {"retry": Retry(NoBackoff(), 0)}
     try:
-        return Redis.from_url(
-            url,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            socket_keepalive=True,
-            driver_info=_DRIVER,
-            retry=Retry(NoBackoff(), 0),
-        )
+        service = service_of(url)
+        return Redis.from_url(url, **options) if service is None else primary(service, **service.options | options)
     except ValueError as error:
         raise QueueUnavailable(f"not a Redis URL: {error}") from None
 
 
 def connect_async(url: str) -> aio.Redis:
     """As `connect`, for asyncio."""
+    options = _options(url, SOCKET_TIMEOUT_S) | {"retry": AsyncRetry(NoBackoff(), 0)}
     try:
-        return aio.Redis.from_url(
-            url,
-            socket_timeout=SOCKET_TIMEOUT_S,
-            socket_connect_timeout=SOCKET_TIMEOUT_S,
-            socket_keepalive=True,
-            driver_info=_DRIVER,
-            retry=AsyncRetry(NoBackoff(), 0),
-        )
+        service = service_of(url)
+        if service is None:
+            return aio.Redis.from_url(url, **options)
+        return primary_async(service, **service.options | options)
     except ValueError as error:
         raise QueueUnavailable(f"not a Redis URL: {error}") from None
+
+
+def _options(url: str, timeout_s: float) -> dict[str, Any]:
+    options = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, "driver_info": _DRIVER}
+    return options if url.startswith("unix:") else options | {"socket_keepalive": True}
 
 
 def like(client: Redis) -> Redis:
@@ -87,39 +84,30 @@ def like(client: Redis) -> Redis:
     A caller's client may decode answers, time out early or retry; none of that suits this protocol.
     """
     pool = client.connection_pool
-    if isinstance(pool, SentinelConnectionPool):
-        return client
+    options = _kwargs_like(pool) | {"retry": Retry(NoBackoff(), 0)}
     # `from_pool`: closing the client closes the pool, which nobody else has.
-    return Redis.from_pool(
-        ConnectionPool(
-            connection_class=pool.connection_class,
-            **_kwargs_like(pool.connection_kwargs),
-            retry=Retry(NoBackoff(), 0),
-        )
-    )
+    if isinstance(pool, SentinelConnectionPool):
+        return Redis.from_pool(pool_like(pool, **options))
+    return Redis.from_pool(ConnectionPool(**options))
 
 
 def like_async(client: aio.Redis) -> aio.Redis:
     """As `like`, for asyncio."""
     pool = client.connection_pool
+    options = _kwargs_like(pool) | {"retry": AsyncRetry(NoBackoff(), 0)}
     if isinstance(pool, AsyncSentinelConnectionPool):
-        return client
-    return aio.Redis.from_pool(
-        aio.ConnectionPool(
-            connection_class=pool.connection_class,
-            **_kwargs_like(pool.connection_kwargs),
-            retry=AsyncRetry(NoBackoff(), 0),
-        )
-    )
+        return aio.Redis.from_pool(pool_like_async(pool, **options))
+    return aio.Redis.from_pool(aio.ConnectionPool(**options))
 
 
-def _kwargs_like(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _kwargs_like(pool: ConnectionPool | aio.ConnectionPool) -> dict[str, Any]:
     # A pool adds its own run-time state to the kwargs it was given; that must not be shared.
-    run_time = ("maint_notifications", "orig_", "himport_registry", "retry")
-    portable = {name: value for name, value in kwargs.items() if not name.startswith(run_time)}
+    run_time = ("maint_notifications", "orig_", "himport_registry", "retry", "connection_pool")
+    portable = {name: value for name, value in pool.connection_kwargs.items() if not name.startswith(run_time)}
     if "lib_name" not in portable and "lib_version" not in portable:
         portable.setdefault("driver_info", _DRIVER)
-    return portable | {"decode_responses": False, "socket_timeout": SOCKET_TIMEOUT_S}
+    ours = {"decode_responses": False, "socket_timeout": SOCKET_TIMEOUT_S, "connection_class": pool.connection_class}
+    return portable | ours
 
 
 def is_passing(error: RedisError) -> bool:

@@ -37,6 +37,8 @@ class Lines:
         line = self._take()
         missing = len(commands)
         try:
+            if not line.is_connected:
+                line.connect()  # left to sending, one that asks Sentinels for its server would not ask
             line.send_packed_command(line.pack_commands(commands))
             replies = []
             for _ in commands:
@@ -91,6 +93,8 @@ class AsyncLines:
         line = self._free.pop() if self._free else self._pool.make_connection()
         missing = len(commands)
         try:
+            if not line.is_connected:
+                await line.connect()
             await line.send_packed_command(line.pack_commands(commands))
             replies = []
             for _ in commands:
