@@ -96,7 +96,7 @@ class FeedbackClient:
     def from_url(
         cls, url: str, *, logs: SessionIdentities | None = None, host: str | None = None, max_queued: int = MAX_QUEUED
     ) -> Self:
-        """Connect to `redis://`, `rediss://`, `unix://` or Sentinels (docs/high-availability.md); nothing is sent until the first call.
+        """Connect to a server or through Sentinels (`feedback.connection.connect`); nothing is sent until the first call.
 
         Raises:
             QueueUnavailable: the URL is not one.
