@@ -15,6 +15,7 @@
 | events | stream, entry id `<sequence>-0` | trimmed by length |
 | checkpoint | hash: partition -> sequence | for ever; one per generation |
 | list cache | hash: era, revision, body, latest revision told of | CACHE_TTL_S after the last write of a list |
+| projector | string: token of the follower at work | the lease TTL |
 | list era | string: replication id, token; entries of another era are absent | for ever; made anew when lost |
 | queries, reply | lists | REPLY_TTL_S |
 | live Session | hash: owner, session, created_at, cwd | LIVE_TTL_S, renewed by its owner |
@@ -37,6 +38,7 @@ TOPOLOGY = "feedback:topology"
 WORKERS = "feedback:workers"
 QUERIES = "feedback:queries"
 LIST_ERA = "feedback:list-era"
+PROJECTOR = "feedback:projector"
 TROUBLES = "feedback:troubles"
 SESSION_PREFIX = "feedback:worker:"
 LIVE_PREFIX = "feedback:live:"

@@ -18,6 +18,7 @@ from feedback.settings import Settings
 from persistence.session_log import SessionLogs
 from persistence.sidecar import open_store
 from projections.agents import AgentIdentities
+from projections.lease import FollowerLease
 from projections.meter import Meter
 from projections.queries import Responder
 from projections.runner import Follower
@@ -53,6 +54,8 @@ def run_projector(
 ) -> None:
     """Follow events and answer queries until `stop` is set, then close everything.
 
+    While another projector follows, this one answers queries only, and is ready to take over.
+
     `connect_to` makes a client for a URL; called several times. `meter` is told what is done. When one thread fails,
     `stop` is set, so that the other ends too, and the failure is raised.
 
@@ -71,7 +74,7 @@ def run_projector(
         agents = closing_down.enter_context(closing(AgentIdentities(clients[3], clients[4], settings.agent_timeout)))
         readers = closing_down.enter_context(ThreadPoolExecutor(settings.io_threads, "session-log"))
         parts = closing_down.enter_context(ThreadPoolExecutor(2, "projector"))
-        follower = Follower(clients[0], store, meter=meter)
+        follower = Follower(clients[0], store, lease=FollowerLease(clients[0], settings.lease_ttl), meter=meter)
         responder = closing_down.enter_context(
             closing(Responder(clients[1], store, identities, readers, agents=agents, host=settings.host, meter=meter))
         )

@@ -16,6 +16,7 @@ from feedback.partitions import PartitionId, Topology
 from persistence.sidecar.store import SidecarStore
 from projections.cache import Advance, ListCache, drop_foreign
 from projections.gathering import Bogus, Gathered, Lost, Room, Row, gather, read_streams
+from projections.lease import FollowerLease
 from projections.meter import Meter
 from projections.patience import run_patiently
 from projections.topology import check_topology, read_deployment, read_topology
@@ -23,7 +24,7 @@ from projections.views import Views
 
 _log = logging.getLogger(__name__)
 
-_BLOCK_MS = 500
+_BLOCK_S = 0.5
 _LOOK_EVERY_S = 2.0
 """How often the follower compares itself with Redis and the store, whatever the streams bring."""
 _OFF = Meter()
@@ -34,9 +35,12 @@ _SESSIONS_AT_ONCE = 64
 class Follower:
     """Keeps the cached lists of one deployment up to date. For one thread; any number may run, on any machine."""
 
-    def __init__(self, redis: Redis, store: SidecarStore, *, meter: Meter = _OFF) -> None:
-        """`redis` is used by this follower alone; its owner closes it."""
+    def __init__(
+        self, redis: Redis, store: SidecarStore, *, lease: FollowerLease | None = None, meter: Meter = _OFF
+    ) -> None:
+        """`redis` is used by this follower alone; its owner closes it. Without a lease it works beside any other."""
         self._redis = redis
+        self._lease = lease
         self._meter = meter
         self._store = store
         self._cache = ListCache(redis)
@@ -55,11 +59,21 @@ class Follower:
             RedisError: one that does not pass by itself.
         """
 
-        def step() -> None:
-            if not self.step(_BLOCK_MS):
-                stop.wait(_BLOCK_MS / 1000)
+        lease = self._lease
+        pause_s = _BLOCK_S if lease is None else min(_BLOCK_S, lease.pause_s)
 
-        run_patiently("follower", self._redis, stop, step, self._recover, meter=self._meter)
+        def step() -> None:
+            if lease is not None and not lease.holds():
+                self._stand_by()
+                stop.wait(pause_s)
+            elif not self.step(int(1000 * pause_s)):
+                stop.wait(pause_s)
+
+        try:
+            run_patiently("follower", self._redis, stop, step, self._recover, meter=self._meter)
+        finally:
+            if lease is not None:
+                lease.leave()
 
     def step(self, block_ms: int) -> bool:
         """One round, waiting at most `block_ms` for events. False while there is no topology to follow.
@@ -86,6 +100,11 @@ class Follower:
             self._advance(rows, room)
         return True
 
+    def _stand_by(self) -> None:
+        """Know nothing that will be old when this follower's turn comes, and refuse early what it could not follow."""
+        self._positions = {}
+        self._current_topology()
+
     def _room(self) -> Room:
         assert self._topology is not None, "whoever has positions has read one"
         return Room.for_round(len(self._positions), self._topology.max_note_bytes)
@@ -95,6 +114,8 @@ class Follower:
         streams = {keys.events(partition): b"stream" for partition in self._positions}
         checkpoints = {keys.checkpoint(partition.generation): b"hash" for partition in self._positions}
         self._positions = {}
+        if self._lease is not None:
+            self._lease.look_again()
         drop_foreign(self._redis, streams | checkpoints | {keys.LIST_ERA: b"string"})
 
     def _load(self) -> bool:
@@ -191,7 +212,10 @@ class Follower:
         ]
         if self._apply((event for found in gathered.values() for event in found.events), advances):
             reach(CrashPoint.AFTER_CHECKPOINT)
-            self._meter.projected(sum(advance.reached - advance.expected for advance in advances))
+            self._meter.projected(
+                sum(advance.reached - advance.expected for advance in advances),
+                (event for found in gathered.values() for event in found.events),
+            )
             self._positions |= {partition: found.reached for partition, found in gathered.items()}
         else:
             _log.info("another projector was faster, or the lists are being made anew: reading the checkpoints again")
