@@ -1,4 +1,4 @@
-"""Fixtures of the page's tests: one browser and one gateway over the demo for a module."""
+"""Fixtures of the page's tests: one browser and one gateway over the demo for all of them."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from feedback.connection import connect
 from tests.browser.serving import MISSING, Demonstration, browsing, chromium, demonstrating
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     if chromium() is None:
         pytest.skip(MISSING)
@@ -17,9 +17,9 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def demo(browser: Browser, valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demonstration]:
-    """Made after the browser, so that nothing is made where there is none."""
+    """Shared: a test that writes uses Sessions of its own. Made after the browser, so that nothing is made where there is none."""
     with connect(valkey_url) as redis:
         redis.flushall()
     with demonstrating(valkey_url, tmp_path_factory.mktemp("demo")) as demo:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.server
 def session(demo: Demonstration) -> str:
     """A Session of its own, with three answers."""
     session_id = f"rated-{uuid4()}"
-    with LogWriter(Path(demo.settings.sessions), session_id, created_at=NOW, cwd="/home/ada/shop") as log:
+    with LogWriter(Path(demo.settings.sessions), session_id, created_at=NOW, cwd="/home/ada/rated") as log:
         for turn in range(1, 4):
             ids = {"user_id": f"q{turn}", "assistant_id": f"a{turn}"}
             log.append(exchange(turn, f"Question {turn}?", f"This is answer {turn}.", **ids))

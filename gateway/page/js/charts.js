@@ -76,7 +76,7 @@ export function shares(what, found, nameOf) {
     const all = positive + negative, percent = Math.round((100 * positive) / all);
     return h("tr", {}, h("th", { scope: "row", title: name ?? "" }, nameOf(name)), h("td", { class: "number" }, String(positive)),
       h("td", { class: "number" }, String(negative)), h("td", { class: "share" }, picture(positive, all),
-        h("span", {}, `${percent} %`), all < FEW ? h("span", { class: "hint" }, "few ratings") : null));
+        h("span", {}, `${percent} %`), " ", all < FEW ? h("span", { class: "hint" }, "few ratings") : null));
   };
   const head = h("thead", {}, h("tr", {}, h("th", { scope: "col" }, what), h("th", { scope: "col", class: "number" }, "Positive"),
     h("th", { scope: "col", class: "number" }, "Negative"), h("th", { scope: "col" }, "Share positive (0 to 100 %)")));

@@ -57,7 +57,7 @@ class List {
     this.list = h("ol", { class: "sessions", "aria-label": "Sessions" });
     this.more = h("button", { type: "button", class: "more", hidden: true, onclick: () => this.guarded(() => this.loadMore()) }, "Show more");
     this.element = h("div", { class: "wide" }, h("h1", {}, "Sessions"),
-      h("form", { class: "asking", role: "search", onsubmit: (event) => event.preventDefault() },
+      h("form", { class: "asking", role: "search", "aria-label": "Find Sessions", onsubmit: (event) => event.preventDefault() },
         h("label", { class: "unseen", for: "search" }, "Search Sessions"), this.search, this.filters,
         h("label", { class: "unseen", for: "project" }, "Project"), this.project,
         h("label", { class: "unseen", for: "model" }, "Model"), this.model),
