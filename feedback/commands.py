@@ -22,6 +22,9 @@ SCHEMA = 1
 MAX_COMMAND_BYTES = 2**20
 """Bound on one encoded command, compressed or not: what is larger is never decoded."""
 
+MAX_TRACEPARENT = 128
+"""Characters: one of version 00 has 55, later ones may have more."""
+
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_MILLISECONDS)]
 """Since the Unix epoch."""
 
@@ -38,6 +41,8 @@ class _CommandBase(Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
     expires_at: Milliseconds
     host: str | None = None
     """Where the Session's log lies, for workers that do not see it."""
+    traceparent: Annotated[str, Meta(max_length=MAX_TRACEPARENT)] | None = None
+    """The trace that the command is part of (W3C Trace Context). What cannot be read as one is no trace."""
 
 
 class PutCommand(_CommandBase, frozen=True, kw_only=True, tag="put", omit_defaults=True):
@@ -56,7 +61,15 @@ Command: TypeAlias = PutCommand | DeleteCommand
 _DEFAULT_LIFETIME_MS = 24 * 3600 * 1000
 
 
-def command_from(request: Request, *, now_ms: int, new_id: str, retention_ms: int, host: str | None = None) -> Command:
+def command_from(
+    request: Request,
+    *,
+    now_ms: int,
+    new_id: str,
+    retention_ms: int,
+    host: str | None = None,
+    traceparent: str | None = None,
+) -> Command:
     """Complete a request to a command: check every member, fill in id and deadline.
 
     Raises:
@@ -74,6 +87,7 @@ def command_from(request: Request, *, now_ms: int, new_id: str, retention_ms: in
         "actor": request.actor,
         "expiresAt": _deadline(request.expires_at, now_ms, retention_ms),
         "host": host,
+        "traceparent": traceparent,
     }
     if isinstance(request, Put):
         members |= {"rating": request.rating, "note": request.note}
@@ -126,7 +140,8 @@ def parse_command_id(value: object) -> str:
 
 
 def digest_of(command: Command) -> bytes:
-    """What makes two uses of one command id "the same payload": everything but id, schema, deadline and host.
+    """What makes two uses of one command id "the same payload": everything but id, schema, deadline,
+    host and trace.
 
     The deadline stays out, so that a host may send the command again with a later one; where the log lies, so that
     it may say so only then.

@@ -31,6 +31,8 @@ class _EventBase(Struct, frozen=True, kw_only=True, rename="camel", tag_field="t
     occurred_at: int
     partition: int
     epoch: int
+    traceparent: str | None = None
+    """The command's: whoever acts on the event may continue its trace."""
 
 
 class FeedbackPut(_EventBase, frozen=True, kw_only=True, tag="feedback.put"):

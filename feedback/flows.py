@@ -73,24 +73,32 @@ class Flows:
         self._asker = Asker(self._caller, block_s, host)
         self._reader = None if logs is None else ListReader(logs, self._caller)
 
-    def submit(self, requests: Sequence[Request], deadline: float, *, durable: bool = False) -> Flow[list[Submitted]]:
+    def submit(
+        self,
+        requests: Sequence[Request],
+        deadline: float,
+        *,
+        durable: bool = False,
+        traceparent: str | None = None,
+    ) -> Flow[list[Submitted]]:
         """Check all requests, then enqueue them in order; `deadline` on the monotonic clock.
 
-        `durable`: have the server put them on its stable storage first (`WAITAOF`).
+        `durable`: have the server put them on its stable storage first (`WAITAOF`). `traceparent`: the trace that they
+        are part of.
 
         Raises:
             InvalidRequest: one of them is malformed; nothing was enqueued.
             QueueUnavailable: the server did not take them in time.
         """
         now_ms, ids = self._clock_ms(), [ordered_uuid() for _ in requests]
-        commands = self._commands(requests, ids, now_ms)
+        commands = self._commands(requests, ids, now_ms, traceparent)
         if self._topology is None and any(map(_goes_out, commands)):
             # What is wrong anywhere is said without asking anybody; the deployment's own bounds come second.
             for command in commands:
                 if not isinstance(command, PutCommand) or command.note is None:
                     envelope_of(command)
             yield from self._load_topology(deadline)
-            commands = self._commands(requests, ids, now_ms)
+            commands = self._commands(requests, ids, now_ms, traceparent)
         outcomes: dict[int, Submitted] = {}
         accepted: list[tuple[int, Envelope]] = []
         for index, command in enumerate(commands):
@@ -105,10 +113,19 @@ class Flows:
                 outcomes[index] = Submitted(envelope.command_id, error=_refusal(envelope.command_id, reply))
         return [outcomes[index] for index in range(len(commands))]
 
-    def _commands(self, requests: Sequence[Request], ids: Sequence[str], now_ms: int) -> list[Command]:
+    def _commands(
+        self, requests: Sequence[Request], ids: Sequence[str], now_ms: int, traceparent: str | None
+    ) -> list[Command]:
         retention_ms = _ANY_RETENTION_MS if self._topology is None else 1000 * self._topology.command_retention
         return [
-            command_from(request, now_ms=now_ms, new_id=new_id, retention_ms=retention_ms, host=self._host)
+            command_from(
+                request,
+                now_ms=now_ms,
+                new_id=new_id,
+                retention_ms=retention_ms,
+                host=self._host,
+                traceparent=traceparent,
+            )
             for request, new_id in zip(requests, ids, strict=True)
         ]
 

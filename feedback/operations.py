@@ -4,8 +4,9 @@ Each is a flow (`feedback.flows`): `FeedbackClient` runs it to its end, `AsyncFe
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+from feedback import tracing
 from feedback.calls import Flow
 from feedback.flows import Flows, Submitted
 from feedback.hosts import check_host
@@ -98,7 +99,7 @@ class Operations:
     def submit(self, commands: Iterable[Request], timeout: float, *, durable: bool) -> Flow["tuple[Submitted, ...]"]:
         """Check all, then enqueue in order."""
         deadline = time.monotonic() + check_timeout(timeout)
-        return tuple((yield from self._flows.submit(tuple(commands), deadline, durable=durable)))
+        return tuple((yield from self._send(tuple(commands), deadline, durable=durable)))
 
     def settle(self, submitted: Submitted, timeout: float) -> Flow[Result]:
         """The answer to one submitted command: known already, or waited for."""
@@ -109,7 +110,14 @@ class Operations:
             return submitted.result
         return (yield from self._flows.wait(submitted.command_id, seconds))
 
+    def _send(
+        self, requests: tuple[Request, ...], deadline: float, *, durable: bool = False
+    ) -> Flow[Sequence[Submitted]]:
+        """Submit, as part of the caller's trace, if there is one."""
+        with tracing.sending(len(requests)) as traceparent:
+            return (yield from self._flows.submit(requests, deadline, durable=durable, traceparent=traceparent))
+
     def _mutate(self, request: Request, timeout: float) -> Flow[Result]:
         deadline = time.monotonic() + check_timeout(timeout)
-        submitted = yield from self._flows.submit((request,), deadline)
+        submitted = yield from self._send((request,), deadline)
         return (yield from self.settle(submitted[0], max(0.0, deadline - time.monotonic())))

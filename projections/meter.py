@@ -1,5 +1,9 @@
 """What a projector tells about its work, to whoever measures it (`projections.metrics`)."""
 
+from collections.abc import Iterable
+
+from feedback.events import Event
+
 
 class Meter:
     """Measures nothing: what a projector has whose metrics are off. Called a few times a round, never per event."""
@@ -7,8 +11,8 @@ class Meter:
     def turn(self, loop: str) -> None:
         """The follower or the responder begins a turn."""
 
-    def projected(self, outcomes: int) -> None:
-        """So many outcomes are in the lists now."""
+    def projected(self, outcomes: int, events: Iterable[Event] = ()) -> None:
+        """So many outcomes are in the lists now; of these there were events."""
 
     def began_anew(self) -> None:
         """All cached lists are to be made anew."""

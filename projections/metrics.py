@@ -1,7 +1,10 @@
 """A projector's metrics for Prometheus (docs/observability.md has them all). Loaded only where they are exposed."""
 
+from collections.abc import Iterable
+
 from prometheus_client import CollectorRegistry, Counter
 
+from feedback.events import Event
 from feedback.vitals import Vitals
 from projections.meter import Meter
 
@@ -24,7 +27,8 @@ class ProjectorMetrics(Meter):
     def turn(self, loop: str) -> None:
         self._vitals.turn(loop)
 
-    def projected(self, outcomes: int) -> None:
+    def projected(self, outcomes: int, events: Iterable[Event] = ()) -> None:
+        del events
         self._outcomes.inc(outcomes)
 
     def began_anew(self) -> None:

@@ -187,6 +187,7 @@ class PartitionLoop:
             return
         received = self._exchange.receive()
         self._intake.acknowledged(received.acknowledged)
+        self._meter.acknowledged(received.acknowledged)
         self._intake.take(received.taken)
         for ring in set(received.taken.rings):
             self._heed(ring)

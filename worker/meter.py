@@ -51,6 +51,9 @@ class Meter:
     ) -> None:
         """A round is committed: what commands came to, and which have to wait, and why."""
 
+    def acknowledged(self, claims: Sequence[Claimed]) -> None:
+        """These, which were processed before, are told to whoever waits for them."""
+
     def fenced(self) -> None:
         """A commit was fenced off: others own some of its partitions."""
 

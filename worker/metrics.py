@@ -13,18 +13,16 @@ from redis.exceptions import RedisError
 
 from barrier.rules import DurabilityBarrier, FlushNeeded
 from barrier.timing import SECONDS, TimedBarrier
-from feedback.errors import CommandExpired, FeedbackError
-from feedback.events import FeedbackDeleted, FeedbackPut, FeedbackRejected, FeedbackUnchanged
+from feedback.errors import FeedbackError
 from feedback.failures import KNOWN_CODES, known_code
 from feedback.partitions import PartitionId
-from feedback.results import VersionConflict
 from feedback.vitals import Vitals
 from persistence.sidecar.store import StoreTransaction
 from worker.claims import Claim, Claimed, Ending, Failed
 from worker.meter import Held, Meter, Transactions
+from worker.outcomes import OUTCOMES, outcome_of
 from worker.remote import EvidenceNeeded, OutOfTurn
 
-OUTCOMES = ("put", "deleted", "unchanged", "conflict", "rejected", "expired", "failed", "gone")
 _COMMANDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
 
 
@@ -96,7 +94,7 @@ class WorkerMetrics(Meter):
         self, ended: Sequence[tuple[Claimed, Ending]], deferred: Sequence[tuple[Claim, FeedbackError]]
     ) -> None:
         self._batch.observe(len({id(claim) for claim, _ in (*ended, *deferred)}))
-        for outcome, number in Tally(_outcome(ending) for _, ending in ended).items():
+        for outcome, number in Tally(outcome_of(ending) for _, ending in ended).items():
             self._commands.labels(outcome).inc(number)
         for _, ending in ended:
             if isinstance(ending, Failed):
@@ -148,19 +146,3 @@ class _TimedCommits:
                 yield transaction
         finally:
             self._took(time.perf_counter() - began)
-
-
-def _outcome(ending: Ending) -> str:
-    if ending is None:
-        return "gone"
-    if isinstance(ending, Failed):
-        return "expired" if ending.failure.code == CommandExpired.__name__ else "failed"
-    match ending.event:
-        case FeedbackPut():
-            return "put"
-        case FeedbackDeleted():
-            return "deleted"
-        case FeedbackUnchanged():
-            return "unchanged"
-        case FeedbackRejected(error=error):
-            return "conflict" if isinstance(error, VersionConflict) else "rejected"

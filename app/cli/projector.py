@@ -2,10 +2,13 @@
 
 import threading
 from argparse import ArgumentParser, Namespace
+from contextlib import ExitStack
 
 from app.cli.serving import add_serving, serve
 from app.exits import ExitCode
+from feedback import tracing
 from feedback.settings import Settings
+from projections.meter import Meter
 from projections.process import run_projector
 
 
@@ -19,11 +22,16 @@ def run(arguments: Namespace) -> ExitCode:
 
 
 def _measured(settings: Settings, stop: threading.Event) -> None:
-    if not settings.metrics_port:
-        run_projector(settings, stop)
-        return
-    from app.metrics.exposing import exposed  # noqa: PLC0415  spared where nobody measures
-    from projections.metrics import ProjectorMetrics  # noqa: PLC0415
+    with ExitStack() as measuring:
+        meter = Meter()
+        if settings.metrics_port:
+            from app.metrics.exposing import exposed  # noqa: PLC0415  spared where nobody measures
+            from projections.metrics import ProjectorMetrics  # noqa: PLC0415
 
-    with exposed(settings, "projector", has_system=True) as exposition:
-        run_projector(settings, stop, meter=ProjectorMetrics(exposition.registry, exposition.vitals))
+            exposition = measuring.enter_context(exposed(settings, "projector", has_system=True))
+            meter = ProjectorMetrics(exposition.registry, exposition.vitals)
+        if tracing.is_on():
+            from projections.spans import TracedProjection  # noqa: PLC0415
+
+            meter = TracedProjection(meter)
+        run_projector(settings, stop, meter=meter)

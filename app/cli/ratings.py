@@ -1,5 +1,6 @@
 """`feedback put`, `delete` and `list`: the contract's three operations."""
 
+import os
 from argparse import ArgumentParser, Namespace
 from typing import assert_never
 
@@ -11,6 +12,7 @@ from app.cli.options import add_common, add_settings, client_settings
 from app.cli.output import STYLES, console, moment, printable, shortened, write_json
 from app.endpoint import require_server
 from app.exits import ExitCode
+from app.tracing import traced
 from feedback.client import FeedbackClient
 from feedback.connection import SOCKET_TIMEOUT_S, connect
 from feedback.errors import QueueUnavailable
@@ -58,7 +60,7 @@ def run(arguments: Namespace) -> ExitCode:
     settings = client_settings(arguments)
     url = require_server(settings, arguments.data)
     _expect_answer(url, check_timeout(arguments.timeout))
-    with FeedbackClient.from_url(url, host=settings.host or None) as client:
+    with traced("feedback", os.environ), FeedbackClient.from_url(url, host=settings.host or None) as client:
         result = _call(client, arguments)
     if arguments.json:
         write_json(result)

@@ -14,6 +14,7 @@ from app.exits import ExitCode
 from app.inspection import refuse_unfit_server
 from app.logs import setup_logging
 from app.signals import stop_on_signals
+from app.tracing import traced
 from feedback import crashpoints
 from feedback.errors import QueueUnavailable, SettingsInvalid
 from feedback.settings import Settings
@@ -48,7 +49,10 @@ def serve(
     setup_logging(json_lines=arguments.log_json or arguments.json)
     stop = threading.Event()
     grace_s = settings.shutdown_grace + HARD_EXIT_MARGIN_S
-    with stop_on_signals(stop, grace_s=grace_s, exit_code=ExitCode.INFRASTRUCTURE):
+    with (
+        stop_on_signals(stop, grace_s=grace_s, exit_code=ExitCode.INFRASTRUCTURE),
+        traced(f"feedback-{arguments.command}", os.environ),
+    ):
         try:
             process(settings, stop)
         except RedisError as error:

@@ -212,6 +212,7 @@ class _State:
             revision=revision,
             message_id=command.message_id,
             actor=command.actor,
+            traceparent=command.traceparent,
             occurred_at=self._limits.now_ms,
             partition=partition.number,
             epoch=pending.epoch,
