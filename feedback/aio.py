@@ -82,7 +82,7 @@ class AsyncFeedbackClient:
     def from_url(
         cls, url: str, *, logs: SessionIdentities | None = None, host: str | None = None, max_queued: int = MAX_QUEUED
     ) -> Self:
-        """Connect to a server or through Sentinels (`feedback.connection.connect`); nothing is sent until the first call.
+        """Connect as `feedback.connection.connect` does; nothing is sent until the first call.
 
         Raises:
             QueueUnavailable: the URL is not one.

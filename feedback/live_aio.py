@@ -83,7 +83,7 @@ class AsyncLiveSessions:
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float = DEFAULT_TTL_S, max_flushes: int = MAX_FLUSHES) -> Self:
-        """Connect to a server or through Sentinels (`feedback.connection.connect`); nothing is sent until the first `register`.
+        """Connect as `feedback.connection.connect` does; nothing is sent until the first `register`.
 
         Raises:
             QueueUnavailable: the URL is not one.
