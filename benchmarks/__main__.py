@@ -21,6 +21,7 @@ from benchmarks.lone import lone_puts
 from benchmarks.machine import machine
 from benchmarks.measure import Run
 from benchmarks.memory import reading_memory
+from benchmarks.page import pages
 from benchmarks.parts import parts
 from benchmarks.report import Report, print_machine, print_table, write_json
 
@@ -32,6 +33,7 @@ BENCHMARKS: Mapping[str, Callable[[Run], list[Figure]]] = {
     "workers": workers,
     "hot": hot_session,
     "http": http_puts,
+    "page": pages,
     "items": items,
     "catalog": catalog,
     "history": history,

@@ -27,7 +27,7 @@ from gateway.access.tokens import TokenFile
 
 _UNIT = "µs"
 _RATE = "puts/s"
-_HOST = "127.0.0.1"
+HOST = "127.0.0.1"
 _STOP_S = 10.0
 _AT_ONCE = 32
 _RATINGS: tuple[Rating, Rating] = ("positive", "negative")
@@ -38,7 +38,7 @@ def http_puts(run: Run) -> list[Figure]:
     (crowded, *sessions), messages = session_ids(run.size(33, 5)), message_ids(2 * _AT_ONCE)
     with run.home() as home, deployed(Path(home)) as system:
         write_sessions(Path(system.settings.sessions), [crowded, *sessions], len(messages))
-        with _gateway(system.settings, Path(home)) as (port, token):
+        with gateway_running(system.settings, Path(home)) as (port, token):
             ours, theirs = messages[:_AT_ONCE], messages[_AT_ONCE:]
             direct = Rater(system.client, [(session, message) for message in ours for session in sessions])
             http = HttpRater(port, token, [(session, message) for message in theirs for session in sessions])
@@ -73,7 +73,7 @@ class HttpRater:
     """As `Rater`, through the gateway, on one connection that stays open."""
 
     def __init__(self, port: int, token: str, targets: Sequence[tuple[str, str]]) -> None:
-        self._connection = HTTPConnection(_HOST, port)
+        self._connection = HTTPConnection(HOST, port)
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._paths = cycle([_path(*target) for target in targets])
         self._items: dict[str, Item] = {}
@@ -134,7 +134,7 @@ class _Crowds:
         """The same over HTTP."""
 
         async def put(message: str, times: int) -> None:
-            reader, writer = await asyncio.open_connection(_HOST, self._port)
+            reader, writer = await asyncio.open_connection(HOST, self._port)
             for turn in range(times):
                 writer.write(self._request(message, turn))
                 status = await reader.readuntil(b"\r\n\r\n")
@@ -155,19 +155,19 @@ class _Crowds:
         version = self._versions.get(message)
         condition = f'If-Match: "{version}"' if version else "If-None-Match: *"
         head = (
-            f"PUT {_path(self._session, message)} HTTP/1.1\r\nHost: {_HOST}\r\nAuthorization: Bearer {self._token}\r\n"
+            f"PUT {_path(self._session, message)} HTTP/1.1\r\nHost: {HOST}\r\nAuthorization: Bearer {self._token}\r\n"
             f"{condition}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         return head.encode() + body
 
 
 @contextmanager
-def _gateway(settings: Settings, home: Path) -> Iterator[tuple[int, str]]:
+def gateway_running(settings: Settings, home: Path) -> Iterator[tuple[int, str]]:
     """A gateway's process over a deployment: its port, and a token for it."""
     tokens = home / "tokens.json"
     token, _ = TokenFile(tokens).create("benchmark", tuple(Scope), now_ms=0)
     with socket.socket() as probe:
-        probe.bind((_HOST, 0))
+        probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
     more = {"gateway_port": port, "gateway_tokens": str(tokens), "gateway_rate": 1_000_000.0}
     environ = child_environ(msgspec.structs.replace(settings, **more))
@@ -185,7 +185,7 @@ def _answers(child: Child, port: int) -> bool:
     if child.poll() is not None:
         raise RuntimeError(f"the gateway ended: {child.log_tail()}")
     try:
-        with closing(HTTPConnection(_HOST, port)) as connection:
+        with closing(HTTPConnection(HOST, port)) as connection:
             connection.request("GET", "/readyz")
             return connection.getresponse().status == HTTPStatus.OK
     except OSError:

@@ -9,11 +9,12 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page
 
 from app.embedded import VOLATILE, EmbeddedServer
+from benchmarks.browser import MISSING, browsing, chromium
 from feedback import FeedbackClient
 from feedback.connection import connect
 from feedback.results import ItemList, Ok
 from tests.browser.demo import NOW
-from tests.browser.serving import MISSING, Demonstration, browsing, chromium, demonstrating
+from tests.browser.serving import Demonstration, demonstrating
 
 _PICTURES = Path(__file__).parents[2] / "docs" / "screenshots"
 _MOST_BYTES = 200_000

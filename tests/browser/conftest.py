@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
+from benchmarks.browser import MISSING, browsing, chromium
 from feedback.connection import connect
-from tests.browser.serving import MISSING, Demonstration, browsing, chromium, demonstrating
+from tests.browser.serving import Demonstration, demonstrating
 
 
 @pytest.fixture(scope="package")
@@ -19,7 +20,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def demo(browser: Browser, valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demonstration]:
-    """Shared: a test that writes uses Sessions of its own. Made after the browser, so that nothing is made where there is none."""
+    """Shared: a test that writes uses Sessions of its own. Nothing is made where there is no browser."""
     with connect(valkey_url) as redis:
         redis.flushall()
     with demonstrating(valkey_url, tmp_path_factory.mktemp("demo")) as demo:

@@ -73,6 +73,9 @@ export const count = (number, one, many = `${one}s`) => `${number.toLocaleString
 /** The last part of a directory, which is what people call the project. */
 export const projectName = (cwd) => (cwd ? cwd.split(/[\\/]/).filter(Boolean).pop() ?? cwd : "No project");
 
+/** Measures from the mark `since` to when what was drawn just now is on the screen (User Timing). */
+export const measure = (name, since) => requestAnimationFrame(() => setTimeout(() => performance.measure(name, since)));
+
 /** Calls `action` once, when nothing came for `ms`. */
 export function debounced(action, ms) {
   let timer;

@@ -1,6 +1,6 @@
 // One Session: its transcript, first screen first, and the ratings of its answers.
 
-import { count, h, left, moment, projectName, say, show } from "./dom.js";
+import { count, h, left, measure, moment, projectName, say, show } from "./dom.js";
 import { Failure, read, segment, words } from "./api.js";
 import { listen } from "./events.js";
 import { Transcript } from "./transcript.js";
@@ -17,7 +17,7 @@ export async function showSession(id, { signal, keys }) {
   if (signal.aborted) return;
   view.open(summary, page);
   keys(view.keys());
-  requestAnimationFrame(() => setTimeout(() => performance.measure("transcript", "open")));
+  measure("transcript", "open");
   await ready;
   await view.loadRatings().catch((failure) => view.fail(failure));
 }

@@ -1,6 +1,6 @@
 // The list of Sessions: search, filters, and what is rated in each.
 
-import { count, debounced, h, icon, left, projectName, say, show, when } from "./dom.js";
+import { count, debounced, h, icon, left, measure, projectName, say, show, when } from "./dom.js";
 import { read, words } from "./api.js";
 import { listen } from "./events.js";
 
@@ -23,7 +23,7 @@ export async function showSessions(given, { signal, keys }) {
   listen("/events", signal, { onEvent: () => view.refreshSoon(), onReload: () => view.refreshSoon() });
   signal.addEventListener("abort", () => view.stop());
   left.list = given.has("search") ? "#/" : location.hash || "#/";
-  await Promise.all([view.load(), view.loadFacets()]);
+  await Promise.all([view.load().then(() => measure("list", "open")), view.loadFacets()]);
   // Back where it was left, for who goes through the list by keys.
   if (left.opened !== null && !given.has("search")) view.rows.get(left.opened)?.querySelector("a").focus();
 }
@@ -44,7 +44,7 @@ class List {
   build() {
     this.search = h("input", {
       type: "search", id: "search", placeholder: "Title, prompt, project or id", autocomplete: "off", spellcheck: "false",
-      oninput: () => this.loadSoon(), onkeydown: (event) => this.leaveSearch(event),
+      oninput: () => { performance.mark("typed"); this.loadSoon(); }, onkeydown: (event) => this.leaveSearch(event),
     });
     this.search.value = this.asked.text;
     this.project = h("select", { id: "project", onchange: () => this.change() }, h("option", { value: "any" }, "All projects"));
@@ -98,7 +98,7 @@ class List {
     const address = new URLSearchParams(Object.entries(this.asked).filter(([name, value]) => value || !["text", "rated"].includes(name)));
     left.list = `#/${address.size ? `?${address}` : ""}`;
     history.replaceState(null, "", left.list);
-    this.guarded(() => this.load());
+    this.guarded(() => this.load().then(() => measure("search", "typed")));
   }
 
   async guarded(action) {
