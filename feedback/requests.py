@@ -23,6 +23,9 @@ MAX_ACTOR_BYTES = 256
 _MOST_SECONDS = sys.float_info.max
 _MOST_SAID = 200
 
+_MAPPINGS = (dict, Mapping)
+"""Nearly always the first, which is told at once."""
+
 ExpiresAt: TypeAlias = int | datetime | None
 """A deadline: milliseconds since the Unix epoch or an aware datetime; None for the default of 24 hours."""
 
@@ -113,9 +116,13 @@ def parse_request(
 
 def check_members(members: object) -> None:
     """Refuse lone surrogates in the names and values of an object's members, before anything has to encode them."""
-    if isinstance(members, Mapping):
-        for name, value in members.items():
+    if not isinstance(members, _MAPPINGS):
+        return
+    for name, value in members.items():
+        # As `check_text` does, which is not called for what is plain: this runs for every command.
+        if isinstance(name, str) and not name.isascii():
             check_text("$", name)
+        if isinstance(value, str) and not value.isascii():
             check_text(f"$.{name}", value)
 
 

@@ -188,9 +188,8 @@ class ClaimQueue:
         `asked` names all partitions of which commands are held, and how many, or wanted. Up to `rings` entries of
         the wake list are taken off, and what they name is claimed from as well.
         """
-        names = (keys.owners(generation), keys.trials(generation), keys.wake(self._worker_id))
-        args: list[str | int] = [self._worker_id, most, _MAX_BATCH_BYTES, 2 * MAX_COMMAND_BYTES, keys.RQ_JOB_PREFIX]
-        args += (keys.LIVE_PREFIX, keys.OWNER_PREFIX, keys.queue_prefix(generation), keys.claimed_prefix(generation))
+        names, prefixes = _claim_keys(generation, self._worker_id)
+        args: list[str | int] = [self._worker_id, most, _MAX_BATCH_BYTES, 2 * MAX_COMMAND_BYTES, *prefixes]
         args += (MOST_DEATHS if suspect else "", self._max_held, rings)
         for partition, (held, wish) in asked.items():
             args += (partition.number, held, wish)
@@ -294,6 +293,14 @@ class ClaimQueue:
         names += map(keys.list_cache, revisions)
         args += revisions.values()
         return names, args
+
+
+@cache
+def _claim_keys(generation: int, worker_id: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The keys that the script that claims is given, and the prefixes of those that it makes."""
+    names = (keys.owners(generation), keys.trials(generation), keys.wake(worker_id))
+    queues = (keys.queue_prefix(generation), keys.claimed_prefix(generation))
+    return names, (keys.RQ_JOB_PREFIX, keys.LIVE_PREFIX, keys.OWNER_PREFIX, *queues)
 
 
 @cache

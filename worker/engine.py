@@ -137,19 +137,22 @@ class Engine:
         self, claims: Sequence[Claim], owned: Mapping[PartitionId, Ownership], barriers: Mapping[str, Barrier]
     ) -> Sequence[Outcome]:
         reach(CrashPoint.AFTER_BARRIER)
-        partitions = {claim.partition: owned[claim.partition] for claim in claims}
-        batch = [
-            Pending(
-                command=claim.command,
-                digest=claim.digest,
-                partition=claim.partition,
-                epoch=partitions[claim.partition].epoch,
-                barrier=barriers[claim.command.session_id],
-                version=self._new_version(),
+        epochs: dict[PartitionId, int] = {}
+        sequences: dict[PartitionId, int] = {}
+        batch: list[Pending] = []
+        for claim in claims:
+            ownership = owned[claim.partition]
+            epochs[claim.partition], sequences[claim.partition] = ownership.epoch, ownership.sequence
+            batch.append(
+                Pending(
+                    command=claim.command,
+                    digest=claim.digest,
+                    partition=claim.partition,
+                    epoch=ownership.epoch,
+                    barrier=barriers[claim.command.session_id],
+                    version=self._new_version(),
+                )
             )
-            for claim in claims
-        ]
-        epochs = {partition: ownership.epoch for partition, ownership in partitions.items()}
         reach(CrashPoint.BEFORE_COMMIT)
         with self._store.transaction(epochs) as transaction:
             snapshot = transaction.load(
@@ -159,14 +162,14 @@ class Engine:
             decisions = decide_batch(
                 snapshot,
                 batch,
-                {partition: ownership.sequence for partition, ownership in partitions.items()},
+                sequences,
                 now_ms=self._clock_ms(),
                 max_note_bytes=self._max_note_bytes,
                 retention_ms=self._retention_ms,
             )
             transaction.apply(decisions.changes, (*decisions.records, *decisions.expired), decisions.deadlines)
         for record in decisions.records:
-            partitions[record.partition].sequence = record.sequence
+            owned[record.partition].sequence = record.sequence
         reach(CrashPoint.AFTER_COMMIT)
         return decisions.outcomes
 

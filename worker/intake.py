@@ -45,7 +45,8 @@ class Intake:
         owned, ready, parking = self._assignment.owned, self._assignment.ready, self._assignment.parking
         ready.intersection_update(owned)
         partitions = list(ready)
-        random.shuffle(partitions)  # which partition comes first when there is more than one batch
+        if len(partitions) > 1:
+            random.shuffle(partitions)  # which partition comes first when there is more than one batch
         asked = {partition: (owned[partition].held(), Wish.YES) for partition in partitions}
         for partition, one in owned.items():
             if one.suspects:
@@ -87,6 +88,8 @@ class Intake:
 
     def suspected(self) -> PartitionId | None:
         """A partition whose next command is suspect, if nothing of it is in hand."""
+        if not self._assignment.ready:
+            return None
         owned = self._assignment.owned
         return next(
             (
@@ -109,7 +112,7 @@ class Intake:
 
     def is_exhausted(self) -> bool:
         """Whether a Session that has to wait has nothing left but what was set aside."""
-        return any(lot.exhausted() for lot in self._assignment.parking.values())
+        return bool(self._assignment.parking) and any(lot.exhausted() for lot in self._assignment.parking.values())
 
     def resume(self) -> None:
         """Claim again what was set aside, of Sessions that have nothing else left. Nothing may be under way."""

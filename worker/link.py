@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 from hiredis import pack_command
 from redis import Connection, Redis
+from redis.exceptions import ResponseError
 
 Request: TypeAlias = tuple[Any, ...]
 """A command's name and arguments."""
@@ -55,9 +56,10 @@ class Link:
         self.awaited -= 1
         try:
             return connection.read_response()
+        except ResponseError:
+            raise
         except BaseException:
-            if not connection.is_connected:
-                self.reset()
+            self.reset()
             raise
 
     def reset(self) -> None:

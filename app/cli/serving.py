@@ -1,5 +1,6 @@
 """What `feedback worker` and `feedback projector` share: settings, logs, signals, and one blocking call."""
 
+import gc
 import os
 import threading
 from argparse import ArgumentParser, Namespace
@@ -47,6 +48,9 @@ def serve(
     settings = settings_from(arguments)
     refuse_unfit_server(require_server(settings, arguments.data))
     setup_logging(json_lines=arguments.log_json or arguments.json)
+    # Nothing of what is there now goes again, and hardly anything of what comes makes cycles: seldom look for them.
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
     stop = threading.Event()
     grace_s = settings.shutdown_grace + HARD_EXIT_MARGIN_S
     with (

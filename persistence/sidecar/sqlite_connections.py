@@ -72,8 +72,10 @@ class SqliteConnections:
         self._file: tuple[int, int] | None = None
         if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
             raise StoreUnavailable(f"sidecar store {path}: needs SQLite 3.37, this Python has {sqlite3.sqlite_version}")
-        with self._translated():
+        try:
             first = self._open(create=True)
+        except sqlite3.Error as error:
+            raise translate(error, self.location) from error
         self._file = self._file_identity()
         self._give_back(first)
 
@@ -89,19 +91,24 @@ class SqliteConnections:
             StoreForeign, StoreUnavailable: as the constructor; a SQLite error in the block is raised as one of them.
             ValueError: the block violated a constraint.
         """
-        with self._translated():
+        try:
             connection = self._take()
-            try:
-                if not writing:
-                    self._let_wait(connection, waits=True)
-                yield connection
-            except BaseException as error:
-                _roll_back(connection)
-                if isinstance(error, sqlite3.Error) and breaks_connection(error):
-                    self._retire_all()
-                raise
-            finally:
-                self._give_back(connection)
+        except sqlite3.Error as error:
+            raise translate(error, self.location) from error
+        try:
+            if not writing:
+                self._let_wait(connection, waits=True)
+            yield connection
+        except sqlite3.Error as error:
+            _roll_back(connection)
+            if breaks_connection(error):
+                self._retire_all()
+            raise translate(error, self.location) from error
+        except BaseException:
+            _roll_back(connection)
+            raise
+        finally:
+            self._give_back(connection)
 
     def begin_writing(self, connection: sqlite3.Connection) -> None:
         """Start a write transaction, waiting for other writers up to the busy timeout.
@@ -117,13 +124,6 @@ class SqliteConnections:
         with self._lock:
             self._closed = True
         self._retire_all()
-
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise translate(error, self.location) from error
 
     def _let_wait(self, connection: sqlite3.Connection, *, waits: bool) -> None:
         """Whether SQLite itself waits for others' locks."""
