@@ -86,7 +86,7 @@ class System:
                     name,
                     (sys.executable, "-P", "-m", "app.cli", name),
                     log=self.logs / f"{name}.log",
-                    environ=child_environ(_with_own_port(self.settings, name)),
+                    environ=child_environ(with_own_port(self.settings, name)),
                     inherit=self._inherit,
                 )
                 self._serving.append(child)
@@ -124,7 +124,7 @@ class System:
         return True
 
 
-def _with_own_port(settings: Settings, name: str) -> Settings:
+def with_own_port(settings: Settings, name: str) -> Settings:
     """Each process serves its metrics on a port of its own: worker, projector, gateway on this and the next two."""
     first = settings.metrics_port
     return settings if not first else msgspec.structs.replace(settings, metrics_port=first + _METRICS_PORTS[name])

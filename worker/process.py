@@ -89,6 +89,7 @@ def _serve_generations(runtime: Runtime, worker_id: str, stop: threading.Event) 
     """Serve the generation that may have owners now, then the next; a loop ends when its generation does."""
     proven = False
     while not stop.is_set():
+        runtime.meter.turn()
         try:
             standing = topologies.current_standing(runtime.store, runtime.settings)
             served = msgspec.structs.replace(runtime, standing=standing)

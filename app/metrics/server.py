@@ -85,6 +85,13 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         del request, client_address
         return self._room.acquire(blocking=False)
 
+    def process_request(self, request: socket.socket, client_address: tuple[str, int]) -> None:  # type: ignore[override]  # narrower than the stubs: it is TCP
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread is to be had
+            self._room.release()
+            raise
+
     def process_request_thread(self, request: socket.socket, client_address: tuple[str, int]) -> None:  # type: ignore[override]  # narrower than the stubs: it is TCP
         try:
             super().process_request_thread(request, client_address)
