@@ -59,7 +59,7 @@ def test_a_url_that_lacks_a_part_is_refused_without_its_password(rest: str) -> N
 def test_a_client_like_somebody_elses_asks_the_same_sentinels() -> None:
     """Without its decoding and retries, and always for the primary."""
     options: dict[str, Any] = {"socket_timeout": 0.5, "decode_responses": True, "password": "p"}
-    theirs = Sentinel([("a", 1), ("b", 2)], min_other_sentinels=1, **options).slave_for("feedback")  # type: ignore[no-untyped-call]  # redis-py gives none
+    theirs = Sentinel([("a", 1), ("b", 2)], min_other_sentinels=1, **options).slave_for("feedback")
     with theirs, like(theirs) as ours:
         pool = ours.connection_pool
         assert isinstance(pool, PrimaryPool)
