@@ -4,13 +4,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from feedback.model import Item, Rating, SessionIdentity
 from feedback.partitions import PartitionId
 from persistence.sidecar import SidecarStore, SqliteStore, open_store
 from persistence.sidecar.store import Change, CommandRecord
-from tests.postgres import Databases
+
+if TYPE_CHECKING:
+    from tests.postgres import Databases  # which the processes that only write into a file need not wait for
 
 P0 = PartitionId(1, 0)
 P1 = PartitionId(1, 1)
@@ -71,7 +74,7 @@ class PostgresEngine(Engine):
         "full_page_writes is off: a crash of the server may damage the store; turn it on",
     )
 
-    def __init__(self, databases: Databases) -> None:
+    def __init__(self, databases: "Databases") -> None:
         super().__init__()
         self._databases = databases
         self._urls: dict[str, str] = {}

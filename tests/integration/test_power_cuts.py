@@ -8,7 +8,7 @@ import pytest
 
 from persistence.session_log import SessionLogs
 from persistence.sidecar import SqliteStore
-from tests.conformance.sidecar_engines import message_ids
+from tests.conformance.sidecar_engines import P0, commit, message_ids, record
 from tests.faulty_disk import POWER_CUT, FaultyDisk, MortalDisk
 from tests.integration.sidecar_children import child, rate
 
@@ -27,6 +27,18 @@ for done in range(4):
 store.close()
 print("closed", flush=True)
 """
+FORGETTING = """
+import sys
+from pathlib import Path
+from persistence.sidecar import SqliteStore, sqlite
+sqlite._CHECKPOINT_PAGES = 5
+store = SqliteStore(Path(sys.argv[1]))
+for done in range(3):
+    assert store.prune(expired_before=2000, limit=100) == 100
+    print(done, flush=True)
+store.close()
+print("closed", flush=True)
+"""
 LOG = """
 import sys
 from pathlib import Path
@@ -40,9 +52,9 @@ print("closed", flush=True)
 """
 
 
-def every(last: int) -> list[object]:
-    """All syncs up to this one, every other of them in everyday runs."""
-    return [pytest.param(nth, marks=[pytest.mark.chaos] if nth % 2 else []) for nth in range(1, last + 1)]
+def every(last: int, everyday: int = 3) -> list[object]:
+    """All syncs up to this one; in everyday runs one of so many."""
+    return [pytest.param(nth, marks=[] if nth % everyday == 0 else [pytest.mark.chaos]) for nth in range(1, last + 1)]
 
 
 @pytest.fixture
@@ -64,7 +76,7 @@ def run_until_cut(script: str, disk: MortalDisk, path: Path, nth: int) -> list[s
     return said
 
 
-@pytest.mark.parametrize("nth", every(30))
+@pytest.mark.parametrize("nth", every(27))
 def test_a_store_keeps_what_it_committed(disk: MortalDisk, nth: int) -> None:
     """Nothing, all, or the commit that was under way on top; and it goes on from there."""
     path = disk.path / "sidecar.sqlite3"
@@ -78,7 +90,24 @@ def test_a_store_keeps_what_it_committed(disk: MortalDisk, nth: int) -> None:
         rate(store, "next", after=len(kept))
 
 
-@pytest.mark.parametrize("nth", every(9))
+@pytest.mark.parametrize("nth", every(18, everyday=6))
+def test_a_store_forgets_a_batch_of_records_or_none_of_it(disk: MortalDisk, nth: int) -> None:
+    """Cut in the midst of forgetting, or of copying the write-ahead log: what counts them agrees with what is there."""
+    path = disk.path / "sidecar.sqlite3"
+    with closing(SqliteStore(path)) as store:
+        epoch = store.acquire_fences([P0], "w")[P0].epoch
+        commit(store, records=[record(number) for number in range(1, 401)], epochs={P0: epoch})
+        rate(store, "m")
+    said = run_until_cut(FORGETTING, disk, path, nth)
+    with closing(SqliteStore(path)) as store:
+        acknowledged = len([word for word in said if word.isdigit()])
+        left = sum(1 for _ in store.outcomes(P0, 0, 1000))
+        assert left in (400 - 100 * acknowledged, 300 - 100 * acknowledged)
+        assert (store.health().commands, store.health().findings) == (left, ())
+        assert (message_ids(store, "s"), store.heads([P0])) == (["m"], {P0: 400})
+
+
+@pytest.mark.parametrize("nth", every(8))
 def test_a_session_log_keeps_what_was_appended(disk: MortalDisk, nth: int) -> None:
     """Nothing, all, or the batch that was under way; a tail that was torn is no message."""
     said = run_until_cut(LOG, disk, disk.path / "sessions", nth)
