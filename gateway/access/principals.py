@@ -9,7 +9,7 @@ class Scope(StrEnum):
     """What a token allows."""
 
     READ = "read"
-    """Lists, items, events."""
+    """Lists, items, events; Sessions and their transcripts."""
     RATE = "rate"
     """Putting and deleting feedback."""
 

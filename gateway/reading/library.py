@@ -9,7 +9,7 @@ from typing import NamedTuple, assert_never
 
 from msgspec import Struct, structs
 
-from feedback.errors import FeedbackError, ShuttingDown, StoreUnavailable
+from feedback.errors import FeedbackError, LogUnreadable, ShuttingDown, StoreUnavailable
 from feedback.settings import Settings
 from gateway.reading.overview import AnswerModels, Overview, add_up
 from gateway.reading.ratings import Rated, RatingIndex
@@ -52,12 +52,16 @@ class ListedSession(Struct, frozen=True):
 
 
 class SessionList(Struct, frozen=True, omit_defaults=True):
-    """A page of `total` Sessions that match. `reading`: logs are still being read, so there may be more."""
+    """A page of `total` Sessions that match. `reading`: logs are still being read, so there may be more.
+
+    `incomplete`: a directory of logs could not be looked at, so Sessions may be missing.
+    """
 
     sessions: tuple[ListedSession, ...]
     total: int
     next: str | None = None
     reading: bool = False
+    incomplete: bool = False
 
 
 class Facets(Struct, frozen=True):
@@ -93,6 +97,7 @@ class Library:
         self._refresher: threading.Thread | None = None
         self._refreshed_at = -_FRESH_S
         self._failure: FeedbackError | None = None
+        self._incomplete = False
         self._lives: dict[str, _Life] = {}
         self._closed = False
 
@@ -101,8 +106,8 @@ class Library:
 
         Raises:
             InvalidRequest: `query.after` is none of ours.
-            LogUnreadable: the log root cannot be read here.
-            StoreUnavailable: a filter needs ratings, and the store cannot be read here.
+            StoreUnavailable: a filter needs ratings, and the store cannot be read here; summaries cannot be kept.
+            ShuttingDown: it is closed.
         """
         summaries, reading = self._up_to_date()
         rated = self._rated(is_needed=query.rated is not None)
@@ -119,7 +124,7 @@ class Library:
         listed = tuple(
             ListedSession(_public(one), None if rated is None else _counts(one, rated)) for one in found.sessions
         )
-        return SessionList(listed, found.total, found.next, reading)
+        return SessionList(listed, found.total, found.next, reading, self._incomplete)
 
     def session(self, session_id: str) -> SessionSummary | None:
         """One Session's summary, None when there is no such Session. Raises as `sessions`."""
@@ -170,8 +175,14 @@ class Library:
     def _refresh(self, summaries: SessionSummaries) -> None:
         """In a thread of its own: a first look at many logs takes longer than a request may."""
         try:
-            found = summaries.refresh()
-            if found.read or found.removed or not self._lives:
+            try:
+                found = summaries.refresh()
+                self._incomplete = False
+            except LogUnreadable as failure:  # all others were looked at
+                if not self._incomplete:
+                    _log.warning("logs cannot be looked at reason=%s", failure)
+                found, self._incomplete = None, True
+            if found is None or found.read or found.removed or not self._lives:
                 self._lives = _lives(summaries)
             self._failure = None
         except FeedbackError as failure:

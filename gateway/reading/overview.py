@@ -140,4 +140,5 @@ def _shares(counts: _Counts[str | None]) -> tuple[Share, ...]:
 
 
 def _iso(day: int) -> str:
-    return datetime.date.fromordinal(_EPOCH + day).isoformat()
+    # An imported item may bear any time.
+    return datetime.date.fromordinal(min(_EPOCH + day, datetime.date.max.toordinal())).isoformat()

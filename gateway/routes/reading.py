@@ -4,6 +4,7 @@ It is the page's own: it may change with it, and is in no OpenAPI document.
 """
 
 import asyncio
+import re
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import ParamSpec, TypeVar
@@ -31,6 +32,7 @@ SESSION_PATH = "/sessions/{session:segment}"
 TRANSCRIPT_PATH = "/sessions/{session:segment}/transcript"
 MESSAGE_PATH = "/sessions/{session:segment}/transcript/{seq:segment}"
 _MOST_TEXT = 1000
+_CURSOR = re.compile(r"-?[0-9]{1,18}\.[0-9]{1,18}")
 
 
 def reading_routes(gateway: Gateway) -> list[BaseRoute]:
@@ -107,8 +109,14 @@ def _query(request: Request) -> Query:
         project=given.get("project"),
         model=given.get("model"),
         rated=_filter(given.get("rated")),
-        after=given.get("after"),
+        after=_cursor(given.get("after")),
     )
+
+
+def _cursor(given: str | None) -> str | None:
+    if given is not None and not _CURSOR.fullmatch(given):
+        raise InvalidRequest("after", "expected the `next` of the page before")
+    return given
 
 
 def _filter(given: str | None) -> RatedFilter | None:

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 from msgspec.structs import replace
-from playwright.sync_api import BrowserContext, Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, Route, expect
 
 from feedback import FeedbackClient
 from feedback.connection import connect
@@ -159,6 +159,24 @@ def test_what_somebody_else_rates_shows_at_once(
     said(page, "grace took the rating of answer 1 back.")
     expect(thumb(answers.nth(0), "negative")).to_have_attribute("aria-pressed", "false")
     expect(tab.get_by_text("unrated", exact=True)).to_be_visible()
+
+
+def test_an_answer_that_comes_late_hides_nothing(
+    page: Page, demo: Demonstration, session: str, grace: Somebody
+) -> None:
+    """What somebody else did after a change of mine was applied stands, even if I hear of mine last."""
+    answers = opened(page, demo.url, session)
+
+    def overtake(route: Route) -> None:
+        response = route.fetch()
+        grace.rate(session, "a1", "negative", "later")
+        route.fulfill(response=response)
+
+    page.route("**/feedback/a1", overtake)
+    thumb(answers.nth(0), "positive").click()
+    expect(answers.nth(0).get_by_text("later")).to_be_visible()
+    expect(thumb(answers.nth(0), "negative")).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_text("1 of 3 answers rated")).to_be_visible()
 
 
 def test_a_conflict_is_settled_by_whoever_meets_it(

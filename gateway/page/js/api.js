@@ -4,11 +4,18 @@ import { askForToken } from "./token.js";
 
 const TOKEN = "session-feedback.token";
 
-/** What could not be had: `code` as in docs/http.md, `problem` the whole document, `isRetryable` whether it may pass. */
+/** The Session's revision that an answer is of; NaN where it says none. */
+export const revisionOf = (response) => Number(response.headers.get("Feedback-Revision") ?? NaN);
+
+/**
+ * What could not be had: `code` as in docs/http.md, `problem` the whole document, `isRetryable` whether it may pass,
+ * `revision` that of the Session, where it is known.
+ */
 export class Failure extends Error {
-  constructor(status, problem) {
+  constructor(status, problem, revision = NaN) {
     super(problem.detail ?? "");
     this.status = status;
+    this.revision = revision;
     this.problem = problem;
     this.code = problem.code ?? "";
     this.isRetryable = status === 0 || status === 429 || status === 503 || status === 408;
@@ -43,7 +50,7 @@ export async function request(path, { method = "GET", headers = {}, body, signal
     }
     if (response.ok) return response;
     const problem = await response.json().catch(() => unknown(response.status));
-    if (response.status !== 401) throw new Failure(response.status, problem);
+    if (response.status !== 401) throw new Failure(response.status, problem, revisionOf(response));
     // Another request may have asked meanwhile.
     if (sessionStorage.getItem(TOKEN) === token) {
       const given = await askForToken(token ? problem.detail : "");

@@ -76,6 +76,14 @@ export const projectName = (cwd) => (cwd ? cwd.split(/[\\/]/).filter(Boolean).po
 /** Measures from the mark `since` to when what was drawn just now is on the screen (User Timing). */
 export const measure = (name, since) => requestAnimationFrame(() => setTimeout(() => performance.measure(name, since)));
 
+/** Calls `action` `ms` after the first of what comes; what comes meanwhile is in it. */
+export function gathered(action, ms) {
+  let timer = null;
+  const later = () => { timer ??= setTimeout(() => { timer = null; action(); }, ms); };
+  later.cancel = () => { clearTimeout(timer); timer = null; };
+  return later;
+}
+
 /** Calls `action` once, when nothing came for `ms`. */
 export function debounced(action, ms) {
   let timer;

@@ -5,7 +5,7 @@ import { Failure, request } from "./api.js";
 
 const FIRST_DELAY_MS = 500;
 const LAST_DELAY_MS = 15000;
-const SAYINGS = { on: "live", off: "", lost: "not live: connecting …" };
+const SAYINGS = { on: "live", off: "", lost: "not live: connecting …", ended: "not live" };
 
 function showState(state) {
   const light = byId("live");
@@ -41,7 +41,7 @@ async function follow(path, signal, handlers) {
       if (signal.aborted) return;
       handlers.isReady();
       showState("lost");
-      if (error instanceof Failure && !error.isRetryable) return;
+      if (error instanceof Failure && !error.isRetryable) { showState("ended"); return; }
       delay = Math.min(2 * delay, LAST_DELAY_MS);
     }
     await new Promise((resolve) => { setTimeout(resolve, delay); });

@@ -1,6 +1,6 @@
 // All ratings, in a few pictures. Each has its numbers beside it.
 
-import { count, debounced, h, projectName, show } from "./dom.js";
+import { count, gathered, h, projectName, show } from "./dom.js";
 import { read, words } from "./api.js";
 import { listen } from "./events.js";
 import { overTime, shares } from "./charts.js";
@@ -17,7 +17,7 @@ export async function showOverview({ signal }) {
     draw(body, found);
     if (found.unread) setTimeout(soon, READING_MS);
   };
-  const soon = debounced(() => load().catch((failure) => {
+  const soon = gathered(() => load().catch((failure) => {
     if (!signal.aborted) body.querySelector(".lead").textContent = `Not up to date. ${words(failure)}`;
   }), QUIET_MS);
   signal.addEventListener("abort", soon.cancel);

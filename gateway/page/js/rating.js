@@ -2,7 +2,7 @@
 // Every change names the version that it replaces; nothing of somebody else's is ever overwritten unseen.
 
 import { h, icon, moment, say } from "./dom.js";
-import { Failure, commandId, request, segment, words } from "./api.js";
+import { Failure, commandId, request, revisionOf, segment, words } from "./api.js";
 import { conflictPanel } from "./conflict.js";
 
 const NAMES = { positive: "positive", negative: "negative" };
@@ -15,8 +15,9 @@ export class Rating {
     this.place = "";
     this.item = null;
     this.isLoaded = false;
+    this.revision = -1; // the Session's, of what is shown: answers and events may overtake each other
+    this.late = null;
     this.actors = new Map();
-    this.seen = new Set();
     this.base = null;
     this.conflict = null;
     this.onChange = () => {};
@@ -52,22 +53,22 @@ export class Rating {
       h("div", { class: "actions" }, this.saveButton, h("button", { type: "button", onclick: () => this.closeNote() }, "Cancel")));
   }
 
-  /** What the gateway says stands there. */
-  load(item) {
+  /** What the gateway says stands there, as of a revision of the Session. */
+  load(item, revision) {
+    if (revision < this.revision) return;
+    this.revision = Math.max(this.revision, revision || 0);
     this.isLoaded = true;
-    if (item) this.seen.add(item.version);
     this.item = item;
     this.conflict?.update(item);
     this.show();
   }
 
   /** An event: what stands there since. Whether that is news; what this page did is none. */
-  hear(item, actor) {
+  hear(item, actor, revision) {
     if (item && actor) this.actors.set(item.version, actor);
-    const isKnown = item ? this.seen.has(item.version) : this.item === null;
-    if (isKnown) { this.show(); return false; }
-    if (this.sending) { this.late = { item }; return false; }
-    this.load(item);
+    if (this.sending) { this.late = [item, actor, revision]; return false; }
+    if (revision <= this.revision) { this.show(); return false; }
+    this.load(item, revision);
     this.flash(`${actor ?? "somebody"} ${item ? "rated this just now" : "took this rating back"}`);
     return true;
   }
@@ -137,22 +138,23 @@ export class Rating {
 
   /** Asks for `wanted` (null: no rating) in place of `base`, the item that its author saw. */
   async change(wanted, base, key = commandId()) {
-    if (this.sending) return;
+    if (this.sending) { say("The change before is still being saved."); return; }
     if (!this.isLoaded) { say("The ratings are still being loaded."); return; }
     this.sending = true;
     this.element.classList.add("sending");
     this.clearTrouble();
     try {
-      const item = await this.send(wanted, base, key);
-      if (item) this.seen.add(item.version);
-      this.settled(item);
+      const [item, revision] = await this.send(wanted, base, key);
+      this.settled(item, revision);
     } catch (failure) {
-      if (failure.code === "version-conflict") this.conflicted(wanted, failure.problem.current ?? null);
+      if (failure.code === "version-conflict") this.conflicted(wanted, failure.problem.current ?? null, failure.revision);
       else this.failed(failure, () => this.change(wanted, base, failure.problem?.commandId ?? key));
     } finally {
       this.sending = false;
       this.element.classList.remove("sending");
-      if (this.late) { const { item } = this.late; this.late = null; this.hear(item, null); }
+      const late = this.late;
+      this.late = null;
+      if (late) this.hear(...late);
     }
   }
 
@@ -160,33 +162,32 @@ export class Rating {
     const headers = { "Idempotency-Key": key, ...(base ? { "If-Match": `"${base.version}"` } : { "If-None-Match": "*" }) };
     const path = `${this.place}/feedback/${segment(this.messageId)}`;
     if (wanted === null) {
-      await request(path, { method: "DELETE", headers });
-      return null;
+      return [null, revisionOf(await request(path, { method: "DELETE", headers }))];
     }
     const response = await request(path, { method: "PUT", headers, body: wanted });
-    return response.json();
+    return [await response.json(), revisionOf(response)];
   }
 
-  settled(item) {
+  settled(item, revision) {
     this.conflict = null;
     this.panel.replaceChildren();
     const hadFocus = this.element.contains(document.activeElement);
     this.kept = undefined;
     this.editor.hidden = true;
-    this.late = null;
-    this.load(item);
+    this.load(item, revision);
     if (hadFocus && !(document.activeElement?.offsetParent)) this.element.closest(".answer").focus({ preventScroll: true });
     say(item ? `Answer ${this.number} rated ${item.rating}${item.note === undefined ? "" : ", with a note"}.` : `Rating of answer ${this.number} removed.`);
   }
 
-  conflicted(mine, theirs) {
-    if (same(mine, theirs)) { this.settled(theirs); return; }
+  conflicted(mine, theirs, revision) {
+    if (same(mine, theirs)) { this.settled(theirs, revision); return; }
     this.editor.hidden = true;
     this.conflict = conflictPanel({
       number: this.number, mine, theirs, actorOf: (item) => this.actors.get(item.version),
-      keep: () => this.settled(this.item), use: () => this.change(mine, this.item),
+      keep: () => this.settled(this.item, this.revision), use: () => this.change(mine, this.item),
     });
-    this.load(theirs);
+    this.load(theirs, revision);
+    this.conflict.update(this.item); // which may be newer: nobody chooses against what they did not see
     this.panel.replaceChildren(this.conflict.element);
     this.conflict.element.querySelector("h3").focus({ preventScroll: true });
     this.conflict.element.scrollIntoView({ block: "nearest" });

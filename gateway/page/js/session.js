@@ -1,9 +1,11 @@
 // One Session: its transcript, first screen first, and the ratings of its answers.
 
 import { count, h, left, measure, moment, projectName, say, show } from "./dom.js";
-import { Failure, read, segment, words } from "./api.js";
+import { Failure, read, request, revisionOf, segment, words } from "./api.js";
 import { listen } from "./events.js";
 import { Transcript } from "./transcript.js";
+
+const NEAR_PX = 1500;
 
 /** Shows a Session. The measure "transcript" is from the click to the first screen. */
 export async function showSession(id, { signal, keys }) {
@@ -28,6 +30,7 @@ class SessionView {
     this.place = place;
     this.signal = signal;
     this.items = null;
+    this.revision = -1;
     this.transcript = new Transcript(place, (answer) => this.onAnswer(answer));
     this.loading = null;
   }
@@ -55,14 +58,21 @@ class SessionView {
     this.add(page);
     new IntersectionObserver((seen) => {
       if (seen.some((one) => one.isIntersecting) && !this.more.hidden) this.loadMore();
-    }, { rootMargin: "1500px" }).observe(this.more);
+    }, { rootMargin: `${NEAR_PX}px` }).observe(this.more);
   }
 
   add(page) {
     this.transcript.add(page.messages);
     this.next = page.next ?? null;
     this.more.hidden = this.next === null;
+    this.more.textContent = "Show more";
     this.showProgress();
+    // An observer tells of what comes near, not of what stays there.
+    requestAnimationFrame(() => { if (this.isMoreNear()) this.loadMore(); });
+  }
+
+  isMoreNear() {
+    return !this.signal.aborted && !this.more.hidden && this.more.getBoundingClientRect().top < innerHeight + NEAR_PX;
   }
 
   /** The next page; nothing while one is on its way. Whether there was one. */
@@ -70,28 +80,36 @@ class SessionView {
     if (this.next === null) return Promise.resolve(false);
     this.loading ??= read(`${this.place}/transcript?after=${this.next}`, this.signal).then(
       (page) => { this.add(page); return true; },
-      (failure) => { this.more.hidden = false; this.next = null; this.failRest(failure); return false; },
+      (failure) => { this.failRest(failure); return false; },
     ).finally(() => { this.loading = null; });
     return this.loading;
   }
 
   failRest(failure) {
     if (this.signal.aborted) return;
-    const isPassing = failure instanceof Failure && failure.isRetryable;
-    this.more.replaceWith(h("p", { class: "failed rest", role: "alert" }, `Here the transcript stops. ${words(failure)}`,
-      isPassing ? h("button", { type: "button", onclick: () => location.reload() }, "Reload") : null));
+    if (failure instanceof Failure && failure.isRetryable) {
+      this.more.textContent = `${words(failure)} Show more`;
+      say(words(failure));
+      return;
+    }
+    this.next = null;
+    this.more.replaceWith(h("p", { class: "failed rest", role: "alert" }, `Here the transcript stops. ${words(failure)}`));
   }
 
   onAnswer(answer) {
     answer.rating.place = this.place;
     answer.rating.onChange = () => this.showProgress();
-    if (this.items) answer.rating.load(this.items.get(answer.messageId) ?? null);
+    if (this.items) answer.rating.load(this.items.get(answer.messageId) ?? null, this.revision);
   }
 
   async loadRatings() {
-    const { items } = await read(`${this.place}/feedback`, this.signal);
+    const known = this.revision < 0 ? "" : `?atLeast=${this.revision}`;
+    const response = await request(`${this.place}/feedback${known}`, { signal: this.signal });
+    const { items } = await response.json(), revision = revisionOf(response);
+    if (revision < this.revision) { await this.loadRatings(); return; } // events came while it was on its way
+    this.revision = Math.max(this.revision, revision || 0);
     this.items = new Map(items.map((item) => [item.messageId, item]));
-    for (const answer of this.transcript.answers) answer.rating.load(this.items.get(answer.messageId) ?? null);
+    for (const answer of this.transcript.answers) answer.rating.load(this.items.get(answer.messageId) ?? null, this.revision);
     this.trouble.hidden = true;
     this.showProgress();
   }
@@ -104,12 +122,13 @@ class SessionView {
   }
 
   take(event) {
-    const { messageId, actor } = event;
+    const { messageId, actor, revision } = event;
     if (event.type !== "feedback.put" && event.type !== "feedback.deleted") return;
+    this.revision = Math.max(this.revision, revision);
     const item = event.item ?? null;
     if (item) this.items?.set(messageId, item); else this.items?.delete(messageId);
     const answer = this.transcript.answers.find((one) => one.messageId === messageId);
-    if (answer?.rating.hear(item, actor ?? null)) {
+    if (answer?.rating.hear(item, actor ?? null, revision)) {
       say(`${actor ?? "Somebody"} ${item ? `rated answer ${answer.number} ${item.rating}` : `took the rating of answer ${answer.number} back`}.`);
     }
     this.showProgress();

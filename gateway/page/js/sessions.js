@@ -1,6 +1,6 @@
 // The list of Sessions: search, filters, and what is rated in each.
 
-import { count, debounced, h, icon, left, measure, projectName, say, show, when } from "./dom.js";
+import { count, debounced, gathered, h, icon, left, measure, projectName, say, show, when } from "./dom.js";
 import { read, words } from "./api.js";
 import { listen } from "./events.js";
 
@@ -37,7 +37,7 @@ class List {
     this.asking = null;
     this.next = null;
     this.loadSoon = debounced(() => this.change(), TYPING_MS);
-    this.refreshSoon = debounced(() => this.guarded(() => this.refresh()), QUIET_MS);
+    this.refreshSoon = gathered(() => this.guarded(() => this.refresh()), QUIET_MS);
     this.build();
   }
 
@@ -138,7 +138,8 @@ class List {
 
   /** The first page anew, in place: nobody's focus moves, and what was loaded behind it stays. */
   async refresh() {
-    const page = await read(this.path(null), this.signal);
+    const asked = this.path(null), page = await read(asked, this.signal);
+    if (asked !== this.path(null)) return; // something else is asked for by now
     const shown = new Set(page.sessions.map((one) => one.session.sessionId));
     const isLonger = this.list.children.length > page.sessions.length;
     const kept = isLonger ? [...this.list.children].slice(page.sessions.length).filter((row) => !shown.has(row.dataset.id)) : [];
@@ -166,7 +167,7 @@ class List {
     this.total.classList.remove("failed");
     const found = count(page.total, "Session");
     this.total.textContent = page.reading ? `${found} so far: logs are being read …`
-      : page.total ? found : "No Session matches. Try fewer words, or another filter.";
+      : page.total ? `${found}${page.incomplete ? ". Some logs could not be looked at; the gateway’s log says which." : ""}` : "No Session matches. Try fewer words, or another filter.";
   }
 
   /** A row for this Session; the one that is there already, if it says the same. */
