@@ -61,6 +61,11 @@ class System:
         server = self._server.child if self._server else None
         return (*self._serving, server) if server else tuple(self._serving)
 
+    @property
+    def serving(self) -> tuple[str, ...]:
+        """The names of its processes that serve, the server's aside."""
+        return tuple(child.name for child in self._serving)
+
     def start(self, *, cancelled: Callable[[], bool] = lambda: False) -> None:
         """Start everything and wait until it serves. After a failure, `stop` still has to be called.
 

@@ -111,7 +111,7 @@ class Answers:
         # Whoever missed it in the cache will find it there the next time.
         missed = {query.session_id for query, _ in resolved if query.missed}
         wanted = {key: found for key, found in there.items() if key in missed or (key in rows and key not in answers)}
-        self._meter.looked_up(memory=len(answers.keys() - wanted.keys()))
+        self._meter.looked_up(memory=len(answers.keys() - missed) if missed else len(answers))
         for key, view in self._current(wanted, rows).items() if wanted else ():
             rows[key] = StoredSession(view.identity, view.revision)
             answers[key] = _listed(view.items, view.revision)

@@ -15,7 +15,7 @@ from app.cli.output import console, write_json
 from app.exits import ExitCode
 from app.home import data_flag
 from app.logs import setup_logging
-from app.system import System
+from app.system import System, with_own_port
 from app.up import UpPlan, plan_up, run_up
 from feedback.settings import Settings
 from gateway.address import url_of
@@ -58,6 +58,7 @@ def _summary(plan: UpPlan, system: System) -> dict[str, object]:
         "sessions": settings.sessions,
         "maxNoteBytes": settings.max_note_bytes,
         **({"gatewayUrl": url_of(settings, settings.gateway_port)} if plan.gateway else {}),
+        **({"metricsUrls": urls} if (urls := _metrics_urls(system)) else {}),
         "pids": {child.name: child.pid for child in system.children},
     }
 
@@ -72,6 +73,8 @@ def _greet(plan: UpPlan, system: System, data: Path) -> None:
     out.print(f"  Sessions   {settings.sessions}")
     if plan.gateway:
         out.print(f"  HTTP       {url_of(settings, settings.gateway_port)}")
+    for name, url in _metrics_urls(system).items():
+        out.print(f"  metrics    {url} ({name})")
     out.print(f"  processes  {pids}; logs in {system.logs}")
     program, where = _program(), "" if data == Path("data") else f" {data_flag(data)}"
     out.print("Next, in another terminal:")
@@ -79,6 +82,16 @@ def _greet(plan: UpPlan, system: System, data: Path) -> None:
     if example := _example(settings):
         session, message = map(shlex.quote, example)
         out.print(f'  {program} put {session} {message} positive --note "Clear and short"{where}')
+
+
+def _metrics_urls(system: System) -> dict[str, str]:
+    """Where each of the system's processes serves its metrics: nowhere, unless a port is set."""
+    host, port = system.settings.metrics_host, system.settings.metrics_port
+    if not port:
+        return {}
+    address = f"[{host}]" if ":" in host else host
+    ports = {name: with_own_port(system.settings, name).metrics_port for name in system.serving}
+    return {name: f"http://{address}:{own}/metrics" for name, own in ports.items()}
 
 
 def _example(settings: Settings) -> tuple[str, str] | None:

@@ -5,6 +5,7 @@ import os
 import pty
 import signal
 import subprocess
+import urllib.request
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from redis import Redis
 from app.inspection import read_parked
 from app.status import read_status
 from feedback import FeedbackClient, Put, keys
-from tests.acceptance.command_line import FEEDBACK, environment, feedback
+from tests.acceptance.command_line import FEEDBACK, Up, environment, feedback
 from tests.harness import elsewhere, serving, settings_for, wait_until
 from tests.integration.rq_jobs import partition_of, put_command, request_of, set_up
+from tests.ports import free_ports
 
 pytestmark = [pytest.mark.server, pytest.mark.process]
 
@@ -83,3 +85,20 @@ def test_it_is_shown_live_and_when_no_worker_lives(redis_client: Redis, valkey_u
         lines.stdout.close()
         os.close(terminal)
         os.close(other_end)
+
+
+def test_processes_serve_metrics_and_health_where_they_are_told_to(tmp_path: Path) -> None:
+    """`up` gives each of its processes a port; one more worker on a port that is taken ends with exit code 2."""
+    first = next(port for port in free_ports(8) if port < 65_000)
+    with Up(tmp_path / "data", "--metrics-port", str(first), "--gateway", str(free_ports(1)[0])) as up:
+        urls = up.ready["metricsUrls"]
+        assert urls.keys() == {"worker", "projector", "gateway"}
+        for process, url in urls.items():
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                assert f'feedback_build_info{{process="{process}",'.encode() in answer.read()
+            for health in ("healthz", "readyz"):
+                with urllib.request.urlopen(url.replace("metrics", health), timeout=30) as answer:
+                    assert answer.read() == b"ok\n"
+        refused = up.feedback("worker", "--metrics-port", str(first))
+        assert refused.code == 2
+        assert f"metrics_host, metrics_port: 127.0.0.1:{first}: Address already in use" in refused.err

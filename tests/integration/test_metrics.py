@@ -3,7 +3,7 @@
 import json
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -28,6 +28,7 @@ from tests.harness import elsewhere, here, serving, settings_for, wait_until, wr
 from tests.integration.measured import Measured, page, projecting, scrape, working
 from tests.integration.rq_jobs import partition_of, put_command, request_of, set_up
 from tests.promql import grouping_labels, metrics_of
+from worker.claims import Claimed
 from worker.meter import Meter
 from worker.process import run_worker
 
@@ -221,7 +222,7 @@ def test_a_port_that_is_taken_is_said_at_the_start(settings: Settings) -> None:
 
 
 class Counting(Meter):
-    """Counts what a worker tells, by its kind, but for the turns of its loop."""
+    """Notes what a worker tells of its batches."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -229,16 +230,32 @@ class Counting(Meter):
     def processed(self, ended: object, deferred: object) -> None:
         self.calls.append("processed")
 
+    def acknowledged(self, claims: Sequence[Claimed]) -> None:
+        if claims:
+            self.calls.append("acknowledged")
 
-def test_a_lone_put_costs_one_call(settings: Settings, redis_client: Redis) -> None:
-    """One call per batch, whatever is in it; and a worker without metrics never loads Prometheus's client."""
-    write_session(settings, "s", *(f"m{number}" for number in range(20)))
+    def fenced(self) -> None:
+        self.calls.append("fenced")
+
+    def interrupted(self, error: Exception) -> None:
+        self.calls.append("interrupted")
+
+
+def test_what_is_told_grows_with_batches_and_not_with_commands(settings: Settings, redis_client: Redis) -> None:
+    """Two calls for a lone put, and no more for a batch of many."""
+    names = [f"m{number}" for number in range(64)]
+    write_session(settings, "s", *names)
     meter, stop = Counting(), Event()
     with ThreadPoolExecutor(1) as threads, FeedbackClient.from_url(settings.redis_url) as client:
         running = threads.submit(run_worker, settings, stop, meter=meter)
         try:
             assert client.put("s", "m0", "positive").ok
-            assert meter.calls == ["processed"]
+            wait_until(lambda: len(meter.calls) == 2, "it is told")
+            assert meter.calls == ["processed", "acknowledged"]
+            tickets = client.submit_many(Put("s", name, "negative") for name in names[1:])
+            assert all(ticket.result(30).ok for ticket in tickets)
+            wait_until(lambda: len(meter.calls) % 2 == 0, "all is told")
+            assert len(meter.calls) <= 6
         finally:
             stop.set()
         running.result()
