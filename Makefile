@@ -5,7 +5,7 @@
 # make fuzz    damaged Session logs, each to be answered in its kind (SECONDS=60, SEED=... to repeat one)
 # make chaos   random faults under load, and a checker of what was promised (SECONDS=60, SEED=... to repeat one,
 #              STORE=postgres for that engine and its own faults)
-# make soak    sustained load, and whether anything grows without bound (SECONDS=900 says more than 60)
+# make soak    sustained load, and whether anything grows without bound (SECONDS=900, of which half is for warming up)
 
 PYTHON ?= python3
 DATA ?= data
@@ -42,7 +42,7 @@ chaos: $(READY)
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
 
 soak: $(READY)
-	$(BIN)/python -m tests.soak --seconds $(SECONDS)
+	$(BIN)/python -m tests.soak --seconds $(if $(filter file,$(origin SECONDS)),900,$(SECONDS))
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
