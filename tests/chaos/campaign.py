@@ -94,7 +94,9 @@ def run(
         if mutant is None:
             violations += [f"no process ends by itself: {name}" for name in system.deaths()]
         stored = {partition: _recorded(system, partition) for partition in system.partitions()}
-        checked = check(history, stored, logs=system.known_logs, commits=commits(system.commits))
+        checked = check(
+            history, stored, logs=system.known_logs, commits=commits(system.commits), broken=system.broken_commands()
+        )
         checked.violations += violations
         _check_copies(system, stored, checked)
     return Report(seed, nemesis.injected, checked, log)

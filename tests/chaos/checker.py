@@ -6,7 +6,7 @@ heard and when, and against what is known of the logs and of who committed.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 from typing import TypeAlias
 
@@ -44,9 +44,16 @@ class Checked(Struct):
     outcomes: int
 
 
-def check(history: History, log: Log, *, logs: LogPeriods | None = None, commits: Commits = ()) -> Checked:
-    """Hold a history against the store's records."""
-    checker = _Checker(history, logs or LogPeriods())
+def check(
+    history: History,
+    log: Log,
+    *,
+    logs: LogPeriods | None = None,
+    commits: Commits = (),
+    broken: Collection[str] = (),
+) -> Checked:
+    """Hold a history against the store's records; `broken` are the commands over which a worker met a defect."""
+    checker = _Checker(history, logs or LogPeriods(), broken)
     for partition in sorted(log):
         checker.partition(partition, log[partition])
     checker.committers(commits)
@@ -67,8 +74,9 @@ def check(history: History, log: Log, *, logs: LogPeriods | None = None, commits
 
 
 class _Checker:
-    def __init__(self, history: History, logs: LogPeriods) -> None:
+    def __init__(self, history: History, logs: LogPeriods, broken: Collection[str]) -> None:
         self._logs = logs
+        self._broken = broken
         self._calls: dict[str, list[Call]] = defaultdict(list)
         self._requests: dict[str, Mutation] = {}
         for call in history.calls:
@@ -148,6 +156,8 @@ class _Checker:
         elif heard.failure not in HARMLESS:
             began, _ = self._interval(call.command_id)
             met = self._logs.failures(call.request.session_id, began, heard.ended)
+            if call.command_id in self._broken:
+                met.add("CommandFailed")
             self._hold(heard.failure in met, "no failure without a cause", f"{heard.failure}, not of {met}", call)
 
     def _refused(self, call: Call, failure: str, *, applied: bool) -> None:

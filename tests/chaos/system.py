@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import sys
 from collections import Counter
@@ -188,10 +189,19 @@ class ChaosSystem:
         self.bury()
         return [child.name for child in (*self.workers, self.projector) if child.poll() is not None]
 
+    def broken_commands(self) -> set[str]:
+        """Commands over which a worker met the defect that was armed in it: they fail, and say so."""
+        logs = "".join(path.read_text() for path in self._logs.glob("worker-*.log") if path.stem in self._doomed)
+        return set(re.findall(r'event="command broke" command_id=(\S+)', logs))
+
     def wait_until_owned(self) -> None:
         count = self.generations[max(self.generations)]
         owners = keys.owners(max(self.generations))
         wait_until(lambda: self.admin.hlen(owners) == count, "every partition is owned")
+
+    @property
+    def _logs(self) -> Path:
+        return self._home / "logs"
 
     @property
     def commits(self) -> Path:
@@ -240,7 +250,7 @@ class ChaosSystem:
         if crash is not None:
             environ[VARIABLE] = crash
             self._doomed.add(label)
-        log = self._home / "logs" / f"{label}.log"
+        log = self._logs / f"{label}.log"
         child = Child(label, (sys.executable, *program), log=log, environ=environ)
         child.start()
         return child

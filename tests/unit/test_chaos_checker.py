@@ -213,3 +213,11 @@ def test_a_failure_needs_a_cause(failure: str) -> None:
     logs.hinder(["s"], failure)
     logs._hindrances["s"][0].begins = 29.0
     assert check(history, {FIRST: records}, logs=logs).violations == []
+
+
+def test_only_a_command_that_met_a_defect_may_fail_for_that() -> None:
+    """The defects of a campaign are those that it armed, and the worker says over which command it met one."""
+    history, records = sound()
+    history.calls.append(Call(Put("s", "m", "positive", command_id="d"), Heard(30, 31, failure="CommandFailed")))
+    assert len(check(history, {FIRST: records}, broken={"another"}).violations) == 1
+    assert check(history, {FIRST: records}, broken={"d"}).violations == []
