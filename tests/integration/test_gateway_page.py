@@ -8,6 +8,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
+from feedback.errors import LogUnreadable
 from feedback.settings import Settings
 from gateway.access.principals import Scope
 from gateway.access.tokens import TokenFile
@@ -15,6 +16,7 @@ from persistence.session_log import LogWriter
 from persistence.session_log.events import assistant_message, exchange
 from persistence.sidecar import open_store
 from persistence.sidecar.store import StoredTopology
+from persistence.summaries import SessionSummaries
 from tests.harness import settings_for, wait_until
 from tests.integration.gateway_serving import caller, gateway_serving, segment
 from tests.training_logs import CREATED_AT, Ratings, conversation, identity, item, write_log
@@ -83,7 +85,7 @@ def test_lists_are_narrowed_by_words_project_model_and_ratings(client: httpx.Cli
     facets = listed(client, "/facets")
     assert facets["projects"] == [{"name": "/w/two", "sessions": 3}, {"name": "/w/one", "sessions": 2}]
     assert facets["feedback"] is True
-    for query in ("rated=loved", "after=nowhere"):
+    for query in ("rated=loved", "after=nowhere", f"after={'9' * 30}.1"):
         assert client.get(f"/sessions?{query}").json()["code"] == "InvalidRequest"
 
 
@@ -168,6 +170,22 @@ def test_what_cannot_be_shown_is_said(settings: Settings, client: httpx.Client) 
     ]:
         assert client.get(path_).status_code == status, path_
     assert listed(client, f"/sessions/{segment(NASTY)}/transcript")["session"]["cwd"] == "/w/two"
+
+
+def test_a_directory_that_cannot_be_read_hides_no_other(
+    settings: Settings, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list says that it may lack something; no path of the machine is in the answer."""
+
+    def fail(summaries: SessionSummaries) -> None:
+        raise LogUnreadable("", settings.sessions, f"Permission denied: '{settings.sessions}/--w--'")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SessionSummaries, "refresh", fail)  # root may read everything
+        page = wait_until(lambda: (found := listed(client, "/sessions")).get("incomplete") and found, "it is met")
+        assert page["total"] >= 5
+        assert settings.sessions not in str(page)
+    wait_until(lambda: not listed(client, "/sessions").get("incomplete"), "it can be read again")
 
 
 def test_what_the_gateway_does_not_see_is_said(settings: Settings, tmp_path: Path) -> None:
