@@ -22,30 +22,38 @@ local function aside_of(partition)
 end
 
 -- A key of another type in a queue's place holds no jobs: it gives way.
+local lengths, asides = {}, {}
 local function queue_length(partition)
-  local length = redis.pcall('LLEN', ARGV[6] .. partition)
-  if type(length) == 'number' then
-    return length
+  if not lengths[partition] then
+    local length = redis.pcall('LLEN', ARGV[6] .. partition)
+    if type(length) ~= 'number' then
+      redis.call('DEL', ARGV[6] .. partition)
+      length = 0
+    end
+    lengths[partition] = length
   end
-  redis.call('DEL', ARGV[6] .. partition)
-  return 0
+  return lengths[partition]
+end
+
+local function aside_size(partition)
+  if not asides[partition] then
+    local size = redis.pcall('ZCARD', aside_of(partition))
+    asides[partition] = type(size) == 'number' and size or 0
+  end
+  return asides[partition]
 end
 
 -- A Session whose commands are set aside does not fill the queue of all others: there is a limit to what lies there.
 local function is_full(partition, session)
-  if queue_length(partition) >= limit then
-    return true
-  end
-  local aside = aside_of(partition)
-  local size = redis.pcall('ZCARD', aside)
-  return type(size) == 'number' and size >= limit
-    and #redis.call('ZRANGEBYLEX', aside, '[' .. session .. ':', '(' .. session .. ';', 'LIMIT', 0, 1) > 0
+  return queue_length(partition) >= limit or aside_size(partition) >= limit
+    and #redis.call('ZRANGEBYLEX', aside_of(partition), '[' .. session .. ':', '(' .. session .. ';', 'LIMIT', 0, 1) > 0
 end
 
 local function push(id, partition)
   local queue = ARGV[6] .. partition
+  lengths[partition] = redis.call('RPUSH', queue, id)
   -- A queue that was empty may have an idle owner: ring its bell.
-  if redis.call('RPUSH', queue, id) == 1 then
+  if lengths[partition] == 1 then
     redis.call('SADD', KEYS[2], queue)
     local owner = redis.call('HGET', ARGV[8], partition)
     if owner then
@@ -63,7 +71,9 @@ local function is_stranded(job, id, partition)
     if member and type(redis.pcall('ZSCORE', aside_of(partition), member)) == 'string' then
       return false
     end
-    return not (redis.call('LPOS', ARGV[6] .. partition, id) or redis.call('LPOS', ARGV[11] .. partition, id))
+    -- What is sent again is mostly what was sent last: from the end of the queue on.
+    return not (redis.call('LPOS', ARGV[6] .. partition, id, 'RANK', -1)
+      or redis.call('LPOS', ARGV[11] .. partition, id))
   end
   return status == 'finished' and redis.call('EXISTS', ARGV[12] .. id) == 0
 end
@@ -74,36 +84,48 @@ local function is_refusal(job)
   return failure and string.find(failure, 'CommandIdReused', 1, true)
 end
 
+local function enqueue(i, id, partition)
+  local job = ARGV[5] .. id
+  -- RQ's forking worker reckons with a timeout (its default is 180 s).
+  redis.call('HSET', job, 'data', ARGV[i + 2], 'digest', ARGV[i + 3], 'status', 'queued',
+    'origin', ARGV[7] .. partition, 'description', ARGV[i + 4], 'timeout', 180, 'session', ARGV[i + 5],
+    'created_at', ARGV[4], 'enqueued_at', ARGV[4])
+  push(id, partition)
+  return 'enqueued'
+end
+
+-- What becomes of a command whose job is there already.
+local function meet(i, id, partition)
+  local job, digest = ARGV[5] .. id, ARGV[i + 3]
+  local known = redis.call('HGET', job, 'digest')
+  if known ~= digest and is_refusal(job) then
+    if is_full(partition, ARGV[i + 5]) then
+      return 'full'
+    end
+    redis.call('DEL', job)
+    return enqueue(i, id, partition)
+  elseif known and known ~= digest then
+    return 'reused'
+  end
+  -- A write all the same: whoever waits until it is durable (WAITAOF) has waited for the first one, too.
+  redis.call('HSET', job, 'digest', digest)
+  -- What was applied before is answered from its record.
+  if is_stranded(job, id, partition) then
+    redis.call('HSET', job, 'status', 'queued')
+    redis.call('PERSIST', job)
+    push(id, partition)
+  end
+  return 'known'
+end
+
 local outcomes = {}
 for i = 13, #ARGV, 6 do
-  local id, partition, digest = ARGV[i], ARGV[i + 1], ARGV[i + 3]
-  local job = ARGV[5] .. id
-  local known = redis.call('HGET', job, 'digest')
-  local outcome
-  if redis.call('EXISTS', job) == 1 and not (known ~= digest and is_refusal(job)) then
-    if known and known ~= digest then
-      outcome = 'reused'
-    else
-      outcome = 'known'
-      -- A write all the same: whoever waits until it is durable (WAITAOF) has waited for the first one, too.
-      redis.call('HSET', job, 'digest', digest)
-      -- What was applied before is answered from its record.
-      if is_stranded(job, id, partition) then
-        redis.call('HSET', job, 'status', 'queued')
-        redis.call('PERSIST', job)
-        push(id, partition)
-      end
-    end
-  elseif is_full(partition, ARGV[i + 5]) then
-    outcome = 'full'
-  else
-    redis.call('DEL', job)
-    -- RQ's forking worker reckons with a timeout (its default is 180 s).
-    redis.call('HSET', job, 'data', ARGV[i + 2], 'digest', digest, 'status', 'queued',
-      'origin', ARGV[7] .. partition, 'description', ARGV[i + 4], 'timeout', 180, 'session', ARGV[i + 5],
-      'created_at', ARGV[4], 'enqueued_at', ARGV[4])
-    push(id, partition)
-    outcome = 'enqueued'
+  local id, partition = ARGV[i], ARGV[i + 1]
+  local outcome = 'full'
+  if redis.call('EXISTS', ARGV[5] .. id) == 1 then
+    outcome = meet(i, id, partition)
+  elseif not is_full(partition, ARGV[i + 5]) then
+    outcome = enqueue(i, id, partition)
   end
   outcomes[#outcomes + 1] = outcome
 end

@@ -47,8 +47,7 @@ local function read(id, first)
 end
 
 -- The ids to give out, and whether an earlier answer, which got lost, had claimed them.
-local function next_ids(queue, claimed, held)
-  local most = math.min(budget, tonumber(ARGV[11]) - held)
+local function next_ids(queue, claimed, held, most)
   if most <= 0 then
     return {}, false
   end
@@ -70,7 +69,8 @@ local function claim(number, held)
     return false
   end
   local queue, claimed = ARGV[8] .. number, ARGV[9] .. number
-  local ids, lost = next_ids(queue, claimed, held)
+  local most = math.max(0, math.min(budget, tonumber(ARGV[11]) - held))
+  local ids, lost = next_ids(queue, claimed, held, most)
   local answer, taken = { 0 }, 0
   for i, id in ipairs(ids) do
     local data, owner = read(id, i == 1)
@@ -80,15 +80,18 @@ local function claim(number, held)
     answer[3 * i - 1], answer[3 * i], answer[3 * i + 1] = id, data, owner
     taken = i
   end
-  if taken > 0 and not lost then
+  if taken == 1 and not lost then
+    redis.call('LMOVE', queue, claimed, 'LEFT', 'RIGHT')
+  elseif taken > 0 and not lost then
     redis.call('LTRIM', queue, taken, -1)
     redis.call('RPUSH', claimed, unpack(ids, 1, taken))
   end
   if taken > 0 and ARGV[10] ~= '' then
     redis.call('HSET', KEYS[2], number, ids[1])
   end
+  -- Fewer than were asked for are all that there were.
+  answer[1] = (lost or #ids == most or taken < #ids) and redis.call('EXISTS', queue) or 0
   budget = budget - taken
-  answer[1] = redis.call('EXISTS', queue)
   return answer
 end
 

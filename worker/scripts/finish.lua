@@ -20,10 +20,12 @@
 local FIELDS, FIRST, KEYS_EACH, SLICE = 6, 10, 4, 1000
 
 local function last_sequence(stream)
-  if redis.call('EXISTS', stream) == 0 then
+  local info = redis.pcall('XINFO', 'STREAM', stream)
+  if info.err and redis.call('EXISTS', stream) == 0 then
     return 0
+  elseif info.err then
+    return error(info)
   end
-  local info = redis.call('XINFO', 'STREAM', stream)
   for i = 1, #info, 2 do
     if info[i] == 'last-generated-id' then
       return tonumber(string.match(info[i + 1], '^%d+'))
@@ -148,8 +150,8 @@ local function fail(p, i)
   end
 end
 
--- RQ's registries: in slices, for `unpack` takes some 8000 at most.
-local function register_finished(p, ids)
+-- Note in RQ's registries what is finished, and forget what has expired. In slices: `unpack` takes some 8000 at most.
+local function tidy_registries(p, ids)
   local expires = now + result_ttl
   for from = 1, #ids, SLICE do
     local scored = {}
@@ -158,11 +160,13 @@ local function register_finished(p, ids)
     end
     redis.pcall('ZADD', p.finished, unpack(scored))
   end
-  if #ids > 0 and redis.call('EXISTS', p.failed) == 1 then
+  if redis.call('EXISTS', p.failed) == 1 then
     for from = 1, #ids, SLICE do
       redis.pcall('ZREM', p.failed, unpack(ids, from, math.min(from + SLICE - 1, #ids)))
     end
+    redis.pcall('ZREMRANGEBYSCORE', p.failed, '-inf', now)
   end
+  redis.pcall('ZREMRANGEBYSCORE', p.finished, '-inf', now)
 end
 
 for _, p in ipairs(partitions) do
@@ -188,8 +192,6 @@ for _, p in ipairs(partitions) do
       fail(p, i)
     end
   end
-  register_finished(p, finished)
-  redis.pcall('ZREMRANGEBYSCORE', p.finished, '-inf', now)
-  redis.pcall('ZREMRANGEBYSCORE', p.failed, '-inf', now)
+  tidy_registries(p, finished)
 end
 return 'ok'
