@@ -147,7 +147,7 @@ def test_no_role_reaches_other_keys_or_the_configuration(server: Redis, role: st
 
 
 def test_an_operator_sees_and_requeues(server: Redis, settings: Settings) -> None:
-    """`status`, `doctor` and RQ's own tools, without a refusal."""
+    """`status`, `doctor`, `rebuild`, `partitions` and RQ's own tools, without a refusal."""
     operator = {
         "FEEDBACK_REDIS_URL": url(server, "operator"),
         "FEEDBACK_SIDECAR_URL": settings.sidecar_url,
@@ -156,6 +156,8 @@ def test_an_operator_sees_and_requeues(server: Redis, settings: Settings) -> Non
     assert feedback("status", env=operator).code == 0
     doctor = feedback("doctor", env=operator)
     assert doctor.code == 0, doctor.out
+    for words in (("rebuild",), ("partitions",), ("status", "--json")):
+        assert feedback(*words, env=operator).code == 0, words
     rq = subprocess.run(
         [sys.executable, "-m", "rq.cli", "info", "--url", url(server, "operator")],
         capture_output=True,
