@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 from feedback.errors import FeedbackError, LogUnreadable, ShuttingDown, StoreUnavailable
 from feedback.settings import Settings
 from gateway.reading.overview import AnswerModels, Overview, add_up
+from gateway.reading.pages import TranscriptReader
 from gateway.reading.ratings import Rated, RatingIndex
 from persistence.session_log import SessionLogs
 from persistence.sidecar import SidecarStore, find_store
@@ -88,6 +89,7 @@ class Library:
 
     def __init__(self, settings: Settings, logs: SessionLogs) -> None:
         self.logs = logs
+        self.transcripts = TranscriptReader(logs)
         self._url = settings.sidecar_url
         self._opening = threading.Lock()
         self._summaries: SessionSummaries | None = None
@@ -148,6 +150,7 @@ class Library:
         """Release files and connections. A look at the logs that goes on for long ends with the process."""
         with self._opening:
             self._closed = True
+            self.transcripts.close()
             if self._refresher is not None:
                 self._refresher.join(_WAIT_S)
             if self._summaries is not None and not (self._refresher and self._refresher.is_alive()):

@@ -1,6 +1,11 @@
-"""A transcript page by page: the first screen comes first, whatever the log's size."""
+"""A transcript page by page: the first screen comes first, and no page reads again what another did."""
 
+import threading
+import time
+from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import ExitStack
+from enum import Enum, auto
 
 from msgspec import Struct
 
@@ -8,11 +13,15 @@ from feedback.errors import InvalidRequest, LogFailure
 from feedback.model import SessionIdentity
 from gateway.reading.shown import ShownMessage, shown
 from persistence.session_log import SessionLogs
-from persistence.transcripts import open_transcript
+from persistence.transcripts import Transcript, open_transcript
 
 _PAGE_CHARACTERS = (24 * 1024, 128 * 1024)
 """Of the first page, and of the others: at which size a page ends."""
 _PAGE_MESSAGES = 200
+_PLACES = 8
+"""Readers whose place is kept: each holds an open file, and the layout of its log."""
+_PLACE_S = 60.0
+_START = -1
 
 
 class TranscriptPage(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -28,35 +37,111 @@ class TranscriptPage(Struct, frozen=True, kw_only=True, rename="camel", omit_def
     subagent: bool = False
 
 
-def transcript_page(logs: SessionLogs, session_id: str, after: int = -1) -> TranscriptPage | None:
-    """The messages behind the row `after`; None when there is no such Session.
+class _Place:
+    """Where somebody's reading stands: an open log, and the messages that are left of it."""
 
-    A log that is damaged further on is shown as far as it can be read; the page that meets the damage says it.
+    def __init__(self, transcript: Transcript, opened: ExitStack, after: int) -> None:
+        self.transcript = transcript
+        self.kept_at = 0.0
+        self._opened = opened
+        entries = (entry for entry in transcript.entries(opaque=False) if entry.seq > after)
+        self.messages = (message for entry in entries if (message := shown(entry)) is not None)
 
-    Raises LogCorrupt, LogFormatUnsupported, LogAmbiguous, RowInvalid, LogUnreadable.
+    def close(self) -> None:
+        self._opened.close()
+
+
+class TranscriptReader:
+    """Gives transcripts in pages. Thread-safe; blocks.
+
+    Who goes on reading within a minute goes on where they were, in the log as it was when they began. Everybody else
+    begins from the front: no answer depends on what is kept.
     """
-    with open_transcript(logs, session_id) as transcript:
-        if transcript is None:
+
+    def __init__(self, logs: SessionLogs) -> None:
+        self._logs = logs
+        self._lock = threading.Lock()
+        self._places: OrderedDict[tuple[str, int], _Place] = OrderedDict()
+
+    def page(self, session_id: str, after: int = _START) -> TranscriptPage | None:
+        """The messages behind the row `after`; None when there is no such Session.
+
+        A log that is damaged further on is shown as far as it can be read; the page that meets the damage says it.
+
+        Raises LogCorrupt, LogFormatUnsupported, LogAmbiguous, RowInvalid, LogUnreadable.
+        """
+        place = self._taken(session_id, after) or self._opened(session_id, after)
+        if place is None:
             return None
-        found = (
-            message for entry in transcript.entries(opaque=False) if entry.seq > after and (message := shown(entry))
-        )
-        messages, more = _filled(found, _PAGE_CHARACTERS[after >= 0])
+        transcript = place.transcript
+        try:
+            messages, end = _filled(place.messages, _PAGE_CHARACTERS[after > _START])
+        except BaseException:
+            place.close()
+            raise
+        last = None if end is _End.OF_LOG else messages[-1].seq
+        if end is _End.OF_PAGE and last is not None:
+            self._keep((session_id, last), place)
+        else:
+            place.close()
         return TranscriptPage(
             session=transcript.identity,
             messages=tuple(messages),
-            next=messages[-1].seq if more else None,
+            next=last,
             parent_session=transcript.parent_session,
             subagent=transcript.subagent,
         )
 
+    def message(self, session_id: str, seq: int) -> ShownMessage | None:
+        """One message without anything cut. None when there is none at `seq`. Raises as `page`."""
+        with open_transcript(self._logs, session_id) as transcript:
+            if transcript is None:
+                return None
+            return next(
+                (shown(entry, whole=True) for entry in transcript.entries(opaque=False) if entry.seq == seq), None
+            )
 
-def whole_message(logs: SessionLogs, session_id: str, seq: int) -> ShownMessage | None:
-    """One message without anything cut. None when there is none at `seq`. Raises as `transcript_page`."""
-    with open_transcript(logs, session_id) as transcript:
-        if transcript is None:
+    def close(self) -> None:
+        """Close the logs that are kept open."""
+        with self._lock:
+            for place in self._places.values():
+                place.close()
+            self._places.clear()
+
+    def _opened(self, session_id: str, after: int) -> _Place | None:
+        with ExitStack() as opened:
+            transcript = opened.enter_context(open_transcript(self._logs, session_id))
+            return None if transcript is None else _Place(transcript, opened.pop_all(), after)
+
+    def _taken(self, session_id: str, after: int) -> _Place | None:
+        """The place where such a reading stands, which is nobody else's from here on; if its log is still there."""
+        with self._lock:
+            self._drop_old()
+            place = self._places.pop((session_id, after), None)
+        if place is not None and not self._is_current(session_id, place):
+            place.close()
             return None
-        return next((shown(entry, whole=True) for entry in transcript.entries(opaque=False) if entry.seq == seq), None)
+        return place
+
+    def _is_current(self, session_id: str, place: _Place) -> bool:
+        try:
+            return self._logs.identity(session_id) == place.transcript.identity
+        except LogFailure:
+            return False  # whoever reads it from the front is told where it ends
+
+    def _keep(self, key: tuple[str, int], place: _Place) -> None:
+        place.kept_at = time.monotonic()
+        with self._lock:
+            other = self._places.pop(key, None)
+            self._places[key] = place
+            if other is None and len(self._places) > _PLACES:
+                _, other = self._places.popitem(last=False)
+            if other is not None:
+                other.close()
+
+    def _drop_old(self) -> None:
+        while self._places and time.monotonic() - next(iter(self._places.values())).kept_at > _PLACE_S:
+            self._places.popitem(last=False)[1].close()
 
 
 def seq_of(text: str, name: str) -> int:
@@ -66,19 +151,28 @@ def seq_of(text: str, name: str) -> int:
     return int(text)
 
 
-def _filled(found: Iterator[ShownMessage], most_characters: int) -> tuple[list[ShownMessage], bool]:
+class _End(Enum):
+    """Why a page ends."""
+
+    OF_PAGE = auto()
+    """It is full; there may be more. One message more would tell, but an empty last page costs less."""
+    OF_LOG = auto()
+    DAMAGE = auto()
+    """Whoever asks for the next page is told."""
+
+
+def _filled(found: Iterator[ShownMessage], most_characters: int) -> tuple[list[ShownMessage], _End]:
+    """The messages of a page. Raises LogFailure before the first."""
     messages, characters = list[ShownMessage](), 0
-    while True:
+    while characters < most_characters and len(messages) < _PAGE_MESSAGES:
         try:
             message = next(found, None)
         except LogFailure:
             if not messages:
                 raise
-            return messages, True  # whoever asks for the next page is told
+            return messages, _End.DAMAGE
         if message is None:
-            return messages, False
+            return messages, _End.OF_LOG
         messages.append(message)
         characters += message.characters
-        if characters >= most_characters or len(messages) == _PAGE_MESSAGES:
-            # Reading one more would tell, at the price of a whole reading; an empty last page costs less.
-            return messages, True
+    return messages, _End.OF_PAGE

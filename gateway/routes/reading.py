@@ -19,7 +19,7 @@ from gateway.access.principals import Scope
 from gateway.context import Gateway
 from gateway.guard import Call, Operation
 from gateway.reading.library import Query, RatedFilter
-from gateway.reading.pages import seq_of, transcript_page, whole_message
+from gateway.reading.pages import seq_of
 from gateway.web.answers import json_answer
 from gateway.web.paths import id_in_path
 from gateway.web.problems import Refused, problem_of_rejection, refused
@@ -80,13 +80,13 @@ class _Reading:
         session_id = id_in_path(call.request, "session")
         given = call.request.query_params.get("after")
         after = -1 if given is None else seq_of(given, "after")
-        return json_answer(_found(await self._ask(transcript_page, self._logs, session_id, after), session_id))
+        return json_answer(_found(await self._ask(self._library.transcripts.page, session_id, after), session_id))
 
     async def message(self, call: Call) -> Response:
         """200 with one message, nothing cut; 404."""
         session_id = id_in_path(call.request, "session")
         seq = seq_of(call.request.path_params["seq"], "seq")
-        return json_answer(_found(await self._ask(whole_message, self._logs, session_id, seq), session_id))
+        return json_answer(_found(await self._ask(self._library.transcripts.message, session_id, seq), session_id))
 
     async def _ask(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if not self._logs.root.is_dir():

@@ -143,6 +143,11 @@ def test_a_transcript_comes_whole_and_in_order_page_by_page(settings: Settings, 
     replaced = [one for one in messages if "replaced" in one]
     assert [one["messageId"] for one in replaced] == ["u0", "a0"]
     assert replaced[0]["replaced"]["byMessageId"] == "summary"
+    # A page that is asked for again, or by two, is the same.
+    again = [client.get("/sessions/long/transcript").content for _ in range(2)]
+    assert again[0] == again[1]
+    second = f"/sessions/long/transcript?after={listed(client, '/sessions/long/transcript')['next']}"
+    assert client.get(second).content == client.get(second).content
     # One message, whole.
     seq = replaced[1]["seq"]
     assert listed(client, f"/sessions/long/transcript/{seq}")["parts"][0]["text"].startswith("answer 0 xxx")

@@ -6,6 +6,8 @@ import { showSessions } from "./sessions.js";
 import { showSession } from "./session.js";
 import { showOverview } from "./overview.js";
 
+const KEYS = "session-feedback.keys";
+
 let leaving = new AbortController();
 let isFirst = true;
 let keys = {};
@@ -53,12 +55,16 @@ const isWriting = (node) => node?.closest?.("textarea, select, input:not([type=r
 function onKey(event) {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (isWriting(event.target) && event.key !== "Escape") return;
+  // Who dictates, or types where nothing listens, can switch them off (WCAG 2.1.4).
+  if (!byId("keys-on").checked && event.key.length === 1) return;
   if (event.key === "?") { byId("help").showModal(); event.preventDefault(); return; }
   const action = keys[event.key];
   if (action) { event.preventDefault(); action(event); return; }
   if (event.key === "/") { event.preventDefault(); location.hash = "#/?search"; }
 }
 
+byId("keys-on").checked = localStorage.getItem(KEYS) !== "off";
+byId("keys-on").addEventListener("change", ({ target }) => localStorage.setItem(KEYS, target.checked ? "on" : "off"));
 window.addEventListener("hashchange", open);
 document.addEventListener("keydown", onKey);
 byId("help-open").addEventListener("click", () => byId("help").showModal());
