@@ -26,6 +26,7 @@ from worker.claims import (
     read_claims,
 )
 from worker.link import Link, Request
+from worker.meter import Meter
 
 LOOK_AGAIN = b"look"
 """A ring that says nothing more than that something may wait anywhere."""
@@ -46,7 +47,10 @@ class Exchange:
     gives out again what was claimed so.
     """
 
-    def __init__(self, redis: Redis, queue: ClaimQueue, store: SidecarStore, worker_id: str, generation: int) -> None:
+    def __init__(
+        self, redis: Redis, queue: ClaimQueue, store: SidecarStore, worker_id: str, generation: int, *, meter: Meter
+    ) -> None:
+        self._meter = meter
         self._link = Link(redis, greeting=(CLAIM.load(), FINISH.load()))
         self._queue = queue
         self._store = store
@@ -93,7 +97,7 @@ class Exchange:
         Raises:
             RedisError: nothing is under way any more, and what of it was done is unknown.
         """
-        ended, self._ended = self._ended, ()
+        done, self._ended = [claim for claim, _ in self._ended], ()
         unconfirmed, self._unconfirmed = self._unconfirmed, {}
         waits, self._waits = self._waits, False
         claims, self._claims = self._claims, False
@@ -101,6 +105,7 @@ class Exchange:
         try:
             if unconfirmed:
                 check_finished(unconfirmed, self._link.receive())
+                self._meter.acknowledged(done)  # now: the next answer may take its time
             if waits:
                 self._link.receive()
             if claims:
@@ -109,8 +114,9 @@ class Exchange:
             # Events to be mended first, or scripts to be taught anew: neither is done with more on its way.
             self._link.reset()
             acknowledge(self._queue, self._store, list(chain.from_iterable(unconfirmed.values())))
+            self._meter.acknowledged(done)
             taken = Taken({}, [LOOK_AGAIN])
-        return Received([claim for claim, _ in ended], taken)
+        return Received(done, taken)
 
     def abandon(self) -> None:
         """Whatever is under way does not matter any more; but it is over when this returns, if the server answers."""

@@ -58,7 +58,9 @@ class PartitionLoop:
         self._queue = ClaimQueue(runtime.redis, worker_id, settings)
         self._assignment = Assignment(runtime, self._table, self._queue)
         self._intake = Intake(self._assignment, self._queue, self._topology.generation, settings.batch_size)
-        self._exchange = Exchange(runtime.redis, self._queue, runtime.store, worker_id, self._topology.generation)
+        self._exchange = Exchange(
+            runtime.redis, self._queue, runtime.store, worker_id, self._topology.generation, meter=runtime.meter
+        )
         self._desk = FlushDesk(runtime.redis, worker_id, settings.flush_timeout)
         self._agents = AgentDesk(runtime.redis, worker_id, settings.agent_timeout)
         self._report = TroubleReport(runtime.redis, f"worker {worker_id}")
@@ -187,7 +189,6 @@ class PartitionLoop:
             return
         received = self._exchange.receive()
         self._intake.acknowledged(received.acknowledged)
-        self._meter.acknowledged(received.acknowledged)
         self._intake.take(received.taken)
         for ring in set(received.taken.rings):
             self._heed(ring)

@@ -99,6 +99,7 @@ def test_each_command_is_counted_once_by_what_became_of_it(settings: Settings, m
     assert lists("feedback_projector_list_lookups_total", source="memory") >= 1
     wait_until(lambda: scrape(measured.projector)("feedback_projector_outcomes_total") == 5, "all are projected")
     assert scrape(measured.projector)("feedback_projection_lag_outcomes") == 0
+    assert scrape(measured.projector)("feedback_projector_following") == 1
 
 
 def test_series_do_not_grow_with_sessions_and_no_label_names_one(settings: Settings, measured: Measured) -> None:
@@ -232,8 +233,8 @@ class Counting(Meter):
         self.calls.append("processed")
 
     def acknowledged(self, claims: Sequence[Claimed]) -> None:
-        if claims:
-            self.calls.append("acknowledged")
+        assert claims
+        self.calls.append("acknowledged")
 
     def fenced(self) -> None:
         self.calls.append("fenced")
