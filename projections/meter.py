@@ -11,6 +11,9 @@ class Meter:
     def turn(self, loop: str) -> None:
         """The follower or the responder begins a turn."""
 
+    def follows(self, does: bool) -> None:
+        """Whether this projector follows the events, or another one does."""
+
     def projected(self, outcomes: int, events: Iterable[Event] = ()) -> None:
         """So many outcomes are in the lists now; of these there were events."""
 

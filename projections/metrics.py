@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from feedback.events import Event
 from feedback.vitals import Vitals
@@ -18,6 +18,11 @@ class ProjectorMetrics(Meter):
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"feedback_projector_{name}", text, labels, registry=registry)
 
+        self._follows = Gauge(
+            "feedback_projector_following",
+            "Whether this projector follows the events; 0: a standby.",
+            registry=registry,
+        )
         self._outcomes = counter("outcomes", "Outcomes of commands that were taken into the cached lists.")
         self._rebuilds = counter("rebuilds", "Times that all cached lists were to be made anew.")
         self._queries = counter("queries", "Queries that were taken to be answered.")
@@ -26,6 +31,9 @@ class ProjectorMetrics(Meter):
 
     def turn(self, loop: str) -> None:
         self._vitals.turn(loop)
+
+    def follows(self, does: bool) -> None:
+        self._follows.set(does)
 
     def projected(self, outcomes: int, events: Iterable[Event] = ()) -> None:
         del events

@@ -58,12 +58,13 @@ class Follower:
             SettingsInvalid: Redis and the store belong to different deployments.
             RedisError: one that does not pass by itself.
         """
-
         lease = self._lease
         pause_s = _BLOCK_S if lease is None else min(_BLOCK_S, lease.pause_s)
 
         def step() -> None:
-            if lease is not None and not lease.holds():
+            follows = lease is None or lease.holds()
+            self._meter.follows(follows)
+            if not follows:
                 self._stand_by()
                 stop.wait(pause_s)
             elif not self.step(int(1000 * pause_s)):

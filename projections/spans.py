@@ -22,6 +22,9 @@ class TracedProjection(Meter):
     def turn(self, loop: str) -> None:
         self._inner.turn(loop)
 
+    def follows(self, does: bool) -> None:
+        self._inner.follows(does)
+
     def began_anew(self) -> None:
         self._inner.began_anew()
 
