@@ -27,6 +27,9 @@ _log = logging.getLogger(__name__)
 _BLOCK_S = 0.5
 _LOOK_EVERY_S = 2.0
 """How often the follower compares itself with Redis and the store, whatever the streams bring."""
+_PACE_S = 0.004
+"""A round takes this long at least, so that events which come one by one are applied a few at a time: while nobody
+waits on the streams, acknowledging costs the server a third less. No list is older for it (`projections.answers`)."""
 _OFF = Meter()
 _SESSIONS_AT_ONCE = 64
 """Lists that are held at the same time, while events are applied to them."""
@@ -87,6 +90,7 @@ class Follower:
             return self._load()
         room = self._room()
         rows = read_streams(self._redis, self._positions, room=room, block_ms=1 if self._hurries else block_ms)
+        began = time.monotonic()
         self._hurries = False
         look = time.monotonic() >= self._next_look
         if look:
@@ -99,6 +103,7 @@ class Follower:
             rows = behind | rows
         if rows and self._positions:
             self._advance(rows, room)
+            time.sleep(max(0.0, began + _PACE_S - time.monotonic()))
         return True
 
     def _stand_by(self) -> None:
