@@ -130,8 +130,10 @@ class Library:
 
     def session(self, session_id: str) -> SessionSummary | None:
         """One Session's summary, None when there is no such Session. Raises as `sessions`."""
-        summaries, _ = self._up_to_date()
+        summaries, _ = self._up_to_date(wait_s=0.0)
         found = summaries.get(session_id)
+        if found is None:  # it may be new
+            found = self._up_to_date()[0].get(session_id)
         return None if found is None else _public(found)
 
     def facets(self) -> Facets:
@@ -158,7 +160,7 @@ class Library:
             if self._store is not None:
                 self._store.close()
 
-    def _up_to_date(self) -> tuple[SessionSummaries, bool]:
+    def _up_to_date(self, *, wait_s: float = _WAIT_S) -> tuple[SessionSummaries, bool]:
         """The summaries, and whether they are still being read."""
         with self._opening:
             if self._closed:
@@ -170,7 +172,7 @@ class Library:
                 refresher = threading.Thread(target=self._refresh, args=(summaries,), name="summaries", daemon=True)
                 self._refresher = refresher
                 refresher.start()
-        refresher.join(_WAIT_S)
+        refresher.join(wait_s)
         if self._failure is not None:
             raise self._failure
         return summaries, refresher.is_alive()
