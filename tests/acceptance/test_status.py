@@ -6,6 +6,7 @@ import pty
 import signal
 import subprocess
 import urllib.request
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -64,6 +65,7 @@ def test_it_is_shown_live_and_when_no_worker_lives(redis_client: Redis, valkey_u
     terminal, other_end = pty.openpty()
     words = (FEEDBACK, "status", "--watch")
     shown = subprocess.Popen(words, env=environment() | env | {"TERM": "xterm"}, stdout=other_end, stderr=other_end)
+    os.close(other_end)
     lines = subprocess.Popen((*words, "1", "--json"), env=environment() | env, stdout=subprocess.PIPE)
     try:
         assert lines.stdout is not None
@@ -76,6 +78,10 @@ def test_it_is_shown_live_and_when_no_worker_lives(redis_client: Redis, valkey_u
             seen += os.read(terminal, 65536)
         for process in (shown, lines):
             process.send_signal(signal.SIGINT)
+        # Whoever shows something waits until it is read, at its end as well.
+        with suppress(OSError):
+            while os.read(terminal, 65536):
+                pass
         assert (lines.wait(30), shown.wait(30)) == (0, 0)
     finally:
         for process in (shown, lines):
@@ -84,7 +90,6 @@ def test_it_is_shown_live_and_when_no_worker_lives(redis_client: Redis, valkey_u
         assert lines.stdout is not None
         lines.stdout.close()
         os.close(terminal)
-        os.close(other_end)
 
 
 def test_processes_serve_metrics_and_health_where_they_are_told_to(tmp_path: Path) -> None:
