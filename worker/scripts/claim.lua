@@ -97,7 +97,9 @@ end
 
 local rings = ARGV[12] ~= '0' and redis.pcall('LPOP', KEYS[3], ARGV[12]) or {}
 if rings.err then
-  rings = {} -- a key of another type, which the next heartbeat removes
+  -- Nobody can ring a key of another type, nor wait for it.
+  redis.call('DEL', KEYS[3])
+  rings = {}
 end
 local held, decided, wanted = {}, {}, {}
 local function want(number)

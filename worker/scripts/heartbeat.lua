@@ -6,13 +6,8 @@
 -- ARGV[4] session key prefix   ARGV[5] wake TTL in seconds   ARGV[6] wake list prefix
 --
 -- The other workers are told when this one is new among them.
--- What hosts may write as well, a bell or a topology of another type, gives way here.
+-- What hosts may write as well, a topology of another type, gives way here.
 -- Reply: {owners (flat number, id pairs), live worker ids, their beats, generation (false: no topology)}
-local rings = redis.pcall('LLEN', KEYS[4])
-if type(rings) ~= 'number' then
-  redis.call('DEL', KEYS[4])
-  rings = 0
-end
 local generation = redis.pcall('HGET', KEYS[5], 'generation')
 if type(generation) == 'table' then
   redis.call('DEL', KEYS[5])
@@ -48,7 +43,7 @@ local waiting = false
 for i = 6, #KEYS, 4000 do
   waiting = waiting or redis.call('EXISTS', unpack(KEYS, i, math.min(i + 3999, #KEYS))) > 0
 end
-if waiting and rings == 0 then
+if waiting and redis.pcall('LLEN', KEYS[4]) == 0 then
   redis.call('RPUSH', KEYS[4], '*')
   redis.call('EXPIRE', KEYS[4], ARGV[5])
 end
