@@ -5,6 +5,7 @@ lies in a directory of the test's. Commands, variables, secrets and health check
 """
 
 import os
+import re
 import shutil
 import signal
 import stat
@@ -37,6 +38,8 @@ class Composed:
         self.home = home
         self.secrets = home / "secrets"
         self.running: dict[str, Child] = {}
+        # All at once: one that is not used yet could be given out again.
+        self._free = free_ports(16)
         self._ports: dict[str, int] = {}
         self._more: dict[str, str] = {}
         subprocess.run([sys.executable, "-I", _SECRETS, self.secrets], check=True, capture_output=True)
@@ -54,7 +57,7 @@ class Composed:
     def port(self, service: str) -> int:
         """The port that stands for the one that the service's processes listen on in their container."""
         if service not in self._ports:
-            (self._ports[service],) = free_ports(1)
+            self._ports[service] = self._free.pop()
         return self._ports[service]
 
     def substitute(self, text: str, by: str) -> None:
@@ -124,6 +127,7 @@ class Composed:
             child.stop(20)
 
     def _here(self, text: str, name: str, directory: Path) -> str:
+        text = re.sub(r"(?<![\w.])(/data|/run/secrets)\b", str(directory), text)
         text = text.replace("port 6379", f"bind 127.0.0.1\nport {self.port(name)}")
         text = text.replace("port 26379", f"bind 127.0.0.1\nport {self.port(name)}")
         for server in ("valkey-1", "valkey-2"):
@@ -133,4 +137,4 @@ class Composed:
             text = text.replace(f"sentinel-{number}:26379", f"127.0.0.1:{self.port(f'sentinel-{number}')}")
         for old, new in self._more.items():
             text = text.replace(old, new)
-        return text.replace("/run/secrets/", f"{directory}/").replace("/data", str(directory))
+        return text
