@@ -10,9 +10,10 @@ from psycopg.rows import TupleRow
 from feedback.partitions import PartitionId
 from persistence.sidecar import postgres_schema as schema
 from persistence.sidecar.moved import refuse_moved
-from persistence.sidecar.postgres_connections import PostgresConnections, Query, Session
+from persistence.sidecar.postgres_connections import PostgresConnections
 from persistence.sidecar.postgres_health import read_health
 from persistence.sidecar.postgres_rows import columns, id_bytes, item_from, record_from, session_from
+from persistence.sidecar.postgres_session import Query, Session
 from persistence.sidecar.postgres_text import key_of, text_of
 from persistence.sidecar.postgres_transaction import PostgresTransaction
 from persistence.sidecar.postgres_url import parse

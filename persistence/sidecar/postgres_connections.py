@@ -4,71 +4,27 @@ A connection is *leased* for one operation and comes back when that ends; there 
 time. Connecting happens in the thread that wants the connection, so a server that is out of reach is said at once,
 with the reason, and found again at the first try after it came back. (`psycopg_pool` connects in the background: its
 callers wait for their whole timeout to learn nothing, and its pauses between tries grow with the outage.)
-
-**What a stuck process cannot do.** The session's own limits make the server end, by itself, a transaction that stands
-still or takes too long, so nobody holds a partition's row for longer than `_LIMITS` says, however it is frozen.
-They need PostgreSQL 17: without its `transaction_timeout`, a client that freezes in the midst of sending would
-hold its locks for ever, since the server does not count that as standing still.
 """
 
 import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import LiteralString, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import psycopg
-from psycopg.abc import PQGen
 from psycopg.conninfo import make_conninfo
-from psycopg.pq import TransactionStatus
-from psycopg.rows import TupleRow
-from psycopg.types.numeric import Int8BinaryDumper
 
 from feedback.errors import StoreUnavailable
 from persistence.sidecar import postgres_schema as schema
-from persistence.sidecar.postgres_errors import Said, ServerSilent, is_collision, is_elsewhere, is_fatal, translate
+from persistence.sidecar.postgres_errors import ServerSilent, is_collision, is_elsewhere, is_fatal, translate
+from persistence.sidecar.postgres_session import ANSWER_S, Session
 from persistence.sidecar.postgres_url import Parameters, location
 
 T = TypeVar("T")
-RV = TypeVar("RV")
 
 _OLDEST_SERVER = 170_000
-
-_LIMITS: LiteralString = """
-    SELECT set_config(name, CASE WHEN setting::bigint BETWEEN 1 AND most THEN setting ELSE most::text END, false)
-    FROM pg_settings JOIN (VALUES
-        ('lock_timeout', 5000),
-        ('idle_in_transaction_session_timeout', 3000),
-        ('statement_timeout', 10000),
-        ('transaction_timeout', 10000)
-    ) AS bound (name, most) USING (name)"""
-"""In milliseconds. Stricter ones of the URL, role or database stay. Between reading and writing a batch lie a few
-milliseconds of computing; 3 s are less than the default lease, so whoever takes a frozen worker's partition over finds
-its row free."""
-
-_SETTINGS: LiteralString = f"""
-    {_LIMITS};
-    SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit')
-                      WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false);
-    SET default_transaction_isolation = 'read committed';
-    SET search_path = session_feedback;
-    SET jit = off;
-    SET enable_seqscan = off;
-    SET tcp_keepalives_idle = 5;
-    SET tcp_keepalives_interval = 2;
-    SET tcp_keepalives_count = 3"""
-"""Durability is the session's, whatever the server's default. Plans must not be those of tables that were small when
-they were made, hence no sequential scans. The keepalives are the server's side: it, too, has to notice that a client's
-machine is gone."""
-
-_NO_HURRY: LiteralString = """;
-    SET statement_timeout = 0;
-    SET transaction_timeout = 0;
-    SET idle_in_transaction_session_timeout = 0"""
-
-_ANSWER_S = 15.0
-"""Longer than any statement may take. A server that is silent for so long is as good as gone."""
 
 _MOST = 16
 _FOR_READS = 4
@@ -78,9 +34,6 @@ open transaction needs a second one, and reads wait for nobody."""
 _KEPT_IDLE_S = 60.0
 _TRIES = 4
 
-Query: TypeAlias = tuple[LiteralString, Sequence[object]]
-"""A statement and its parameters."""
-
 
 class Passing(StoreUnavailable):
     """What failed had no effect that counts, and may be done again at once, on another connection."""
@@ -89,39 +42,6 @@ class Passing(StoreUnavailable):
     def code(self) -> str:
         """Nobody outside has to know."""
         return StoreUnavailable.__name__
-
-
-class Session(psycopg.Connection[TupleRow]):
-    """A connection that gives up on a server that has fallen silent, and that knows how old it is."""
-
-    generation = 0
-    idle_since = 0.0
-    answer_s: float | None = _ANSWER_S
-    warnings: list[str]
-    """What the server warned of, since it was cleared last."""
-    parting: Said | None = None
-    """Why the server has ended this connection, when it did so unasked."""
-
-    def ask(self, queries: Sequence[Query]) -> list[list[TupleRow]]:
-        """Each statement's rows; all of them in one round trip."""
-        with self.pipeline():
-            cursors = [self.execute(statement, parameters, binary=True) for statement, parameters in queries]
-        return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
-
-    def note(self, notice: psycopg.errors.Diagnostic) -> None:
-        """Keep a warning, or the last words."""
-        if notice.severity_nonlocalized == "WARNING":
-            self.warnings.append(notice.message_primary or "")
-        elif notice.severity_nonlocalized in {"FATAL", "PANIC"}:
-            self.parting = Said(notice.sqlstate, notice.message_primary or "")
-
-    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
-        """As the base class, but not for ever."""
-        try:
-            return super().wait(gen, interval, self.answer_s if timeout is None else timeout)
-        except psycopg.errors._WaitTimeout as error:  # noqa: SLF001  it has no public name
-            self.pgconn.finish()
-            raise ServerSilent(f"no answer for {self.answer_s} s") from error
 
 
 class PostgresConnections:
@@ -151,13 +71,12 @@ class PostgresConnections:
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[Session]:
-        """A connection outside of the pool, whatever the database holds; it waits for answers as long as it takes.
+        """A session outside of the pool, whatever the database holds; it takes as long as it takes.
 
         Raises:
             StoreUnavailable: the server cannot be reached, does not let us in, or is too old.
         """
-        session = self._connect()
-        session.answer_s = None
+        session = self._connect(patient=True)
         with contextlib.closing(session), self.guard(session):
             yield session
 
@@ -217,8 +136,9 @@ class PostgresConnections:
         except psycopg.Error as error:
             failure = translate(error, self.location, session.parting)
             is_dead = session.closed or is_fatal(error) or is_elsewhere(error)
+            # Of what stood behind the error in its pipeline psycopg believes that it is prepared.
+            session.close()
             if is_dead:
-                session.close()
                 self._retire_all()
             # Who is silent would be silent again.
             if (is_dead and not isinstance(error, ServerSilent)) or is_collision(error):
@@ -233,7 +153,7 @@ class PostgresConnections:
 
     @contextlib.contextmanager
     def _taken(self, room: threading.BoundedSemaphore) -> Iterator[None]:
-        if not room.acquire(timeout=_ANSWER_S):
+        if not room.acquire(timeout=ANSWER_S):
             raise StoreUnavailable(f"sidecar store {self.location}: all connections of this process are in use")
         try:
             yield
@@ -246,7 +166,7 @@ class PostgresConnections:
             session = self._idle.pop() if self._idle else None
         if session is not None and proven:
             try:
-                session.execute("SELECT")
+                session.ask([("SELECT", ())])
             except psycopg.Error:
                 session.close()
                 self._retire_all()
@@ -254,13 +174,11 @@ class PostgresConnections:
         return self._open() if session is None else session
 
     def _give_back(self, session: Session) -> None:
-        if session.pgconn.transaction_status != TransactionStatus.IDLE:
-            with contextlib.suppress(psycopg.Error):
-                session.rollback()
+        is_usable = session.rest()
         session.idle_since = time.monotonic()
         given_up = [session]
         with self._lock:
-            if not self._closed and session.generation == self._generation and _is_idle(session):
+            if is_usable and not self._closed and session.generation == self._generation:
                 self._idle.append(session)
                 given_up = [idle for idle in self._idle if idle.idle_since < session.idle_since - _KEPT_IDLE_S]
                 self._idle = self._idle[len(given_up) :]
@@ -276,7 +194,7 @@ class PostgresConnections:
 
     def _open(self) -> Session:
         generation = self._generation
-        session = self._connect()
+        session = self._connect(patient=not self._serving)
         try:
             with self.guard(session):
                 schema.require(session, self.location)
@@ -288,29 +206,13 @@ class PostgresConnections:
         session.generation = generation
         return session
 
-    def _connect(self) -> Session:
+    def _connect(self, *, patient: bool) -> Session:
         try:
-            session = Session.connect(self._conninfo, autocommit=True, prepare_threshold=0)
+            session = Session.begin(self._conninfo, patient=patient)
         except psycopg.Error as error:
             raise translate(error, self.location) from error
-        try:
-            self._set_up(session)
-        except BaseException:
-            session.close()
-            raise
-        return session
-
-    def _set_up(self, session: Session) -> None:
         if session.info.server_version < _OLDEST_SERVER:
             version = session.info.parameter_status("server_version")
+            session.close()
             raise StoreUnavailable(f"sidecar store {self.location}: needs PostgreSQL 17, this one is {version}")
-        session.warnings = []
-        session.add_notice_handler(session.note)
-        session.adapters.register_dumper(int, Int8BinaryDumper)
-        with self.guard(session):
-            session.execute(_SETTINGS if self._serving else _SETTINGS + _NO_HURRY, prepare=False)
-        session.answer_s = _ANSWER_S if self._serving else None
-
-
-def _is_idle(session: Session) -> bool:
-    return session.pgconn.transaction_status == TransactionStatus.IDLE
+        return session

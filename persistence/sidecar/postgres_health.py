@@ -6,7 +6,7 @@ from typing import LiteralString
 from psycopg.rows import TupleRow
 
 from persistence.sidecar import postgres_schema as schema
-from persistence.sidecar.postgres_connections import Session
+from persistence.sidecar.postgres_session import Session
 from persistence.sidecar.store import StoreHealth
 
 _MIB = 2**20

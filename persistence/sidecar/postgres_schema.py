@@ -7,11 +7,9 @@ at once need: counts that are kept in slots, and a place for each Session (`pers
 
 from typing import LiteralString
 
-import psycopg
-from psycopg.rows import TupleRow
-
 from feedback.errors import StoreForeign, StoreUnavailable
 from persistence.sidecar.moved import refuse_moved
+from persistence.sidecar.postgres_session import Query, Session
 from persistence.sidecar.schema import APPLICATION_ID
 
 SCHEMA = "session_feedback"
@@ -98,21 +96,21 @@ _FIND: LiteralString = """
 _VERSION: LiteralString = "SELECT name, value FROM session_feedback.meta WHERE name IN ('application', 'schema')"
 # One migrating process at a time. The number is ours ('FBKS'), locks of others in this database hardly have it.
 _LOCK: LiteralString = "SELECT pg_advisory_xact_lock(1178749779)"
-_PATIENCE: LiteralString = (
-    "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SET LOCAL transaction_timeout = 0"
-)
+_NOTE_VERSION: LiteralString = """
+    INSERT INTO meta (name, value) VALUES ('application', %s), ('schema', %s)
+    ON CONFLICT (name) DO UPDATE SET value = excluded.value"""
 
 
-def stored_version(connection: "psycopg.Connection[TupleRow]", location: str) -> int:
+def stored_version(session: Session, location: str) -> int:
     """The database's schema version; 0 where there is nothing of ours.
 
     Raises:
         StoreForeign: somebody else's schema of our name, or a version that only a newer program knows.
     """
-    ((namespace, table),) = connection.execute(_FIND).fetchall()
+    (((namespace, table),),) = session.ask([(_FIND, ())])
     if not namespace:
         return 0
-    known: dict[str, int] = dict(connection.execute(_VERSION).fetchall()) if table else {}
+    known: dict[str, int] = dict(session.ask([(_VERSION, ())])[0]) if table else {}
     if known.get("application") != APPLICATION_ID:
         raise StoreForeign(f"sidecar store {location}: its schema {SCHEMA} is another program's; not touched")
     version = known["schema"]
@@ -124,42 +122,32 @@ def stored_version(connection: "psycopg.Connection[TupleRow]", location: str) ->
     return version
 
 
-def require(connection: "psycopg.Connection[TupleRow]", location: str) -> None:
+def require(session: Session, location: str) -> None:
     """Refuse a database that cannot be the one that this process was started on.
 
     Raises:
         StoreForeign: as `stored_version`.
         StoreUnavailable: nothing of ours is there any more, or an older state of it.
     """
-    version = stored_version(connection, location)
+    version = stored_version(session, location)
     if version != SCHEMA_VERSION:
         found = f"schema {version} stands there now: start this process anew" if version else "emptied while in use"
         raise StoreUnavailable(f"sidecar store {location}: {found}")
 
 
-def refuse_moved_away(connection: "psycopg.Connection[TupleRow]", location: str) -> None:
+def refuse_moved_away(session: Session, location: str) -> None:
     """Raise `StoreMoved` where the store was moved elsewhere, or is an unfinished copy."""
-    refuse_moved(location, connection.execute(TRANSFERS).fetchall())
+    refuse_moved(location, session.ask([(TRANSFERS, ())])[0])
 
 
-def migrate(connection: "psycopg.Connection[TupleRow]", location: str) -> None:
+def migrate(session: Session, location: str) -> None:
     """Make what is missing, in one transaction. Any number of processes may do so at once: they take turns.
 
     Raises:
         StoreForeign: as `stored_version`.
     """
-    connection.execute("BEGIN")
-    connection.execute(_PATIENCE, prepare=False)
-    connection.execute(_LOCK)
-    version = stored_version(connection, location)
-    if version == 0:
-        connection.execute("CREATE SCHEMA session_feedback")
-    for step in MIGRATIONS[version:]:
-        for statement in step:
-            connection.execute(statement)
-    connection.execute(
-        "INSERT INTO meta (name, value) VALUES ('application', %s), ('schema', %s) "
-        "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-        (APPLICATION_ID, SCHEMA_VERSION),
-    )
-    connection.execute("COMMIT")
+    session.ask([("BEGIN", ()), ("SET LOCAL lock_timeout = 0", ()), (_LOCK, ())])
+    version = stored_version(session, location)
+    create: list[Query] = [] if version else [("CREATE SCHEMA session_feedback", ())]
+    steps: list[Query] = [(statement, ()) for step in MIGRATIONS[version:] for statement in step]
+    session.ask([*create, *steps, (_NOTE_VERSION, (APPLICATION_ID, SCHEMA_VERSION)), ("COMMIT", ())])

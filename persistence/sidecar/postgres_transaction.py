@@ -20,7 +20,6 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import LiteralString
 
-import psycopg
 from psycopg.rows import TupleRow
 
 from feedback.crashpoints import CrashPoint, reach
@@ -28,9 +27,10 @@ from feedback.errors import StoreUnavailable
 from feedback.partitions import PartitionId
 from persistence.sidecar.folding import fold
 from persistence.sidecar.numbering import follow
-from persistence.sidecar.postgres_connections import PostgresConnections, Query, Session
+from persistence.sidecar.postgres_connections import PostgresConnections
 from persistence.sidecar.postgres_rows import columns, id_bytes, item_from, record_from, session_from
 from persistence.sidecar.postgres_schema import SLOTS
+from persistence.sidecar.postgres_session import Query, Session
 from persistence.sidecar.postgres_text import key_of
 from persistence.sidecar.postgres_writes import write_changes, write_deadlines, write_expired, write_records
 from persistence.sidecar.store import Change, CommandRecord, PartitionsFenced, Snapshot, StoredSession
@@ -57,11 +57,8 @@ class PostgresTransaction:
         connections.check_open()
         self._connections = connections
         self._epochs = epochs
-        # The leased connection, and the pipeline that is open from `apply` on.
         self._held = contextlib.ExitStack()
-        self._sending = contextlib.ExitStack()
         self._session: Session | None = None
-        self._is_sending = False
         self._ended = False
         self._sequences: dict[PartitionId, int] = {}
         self._sessions: dict[str, StoredSession] = {}
@@ -105,14 +102,11 @@ class PostgresTransaction:
         folded = fold(changes, self._sessions)
         slot = min((partition.number for partition in self._epochs), default=0) % SLOTS
         with self._connections.guard(session):
-            if not self._is_sending:
-                self._sending.enter_context(session.pipeline())
-                self._is_sending = True
             write_changes(session, folded, slot)
             write_records(session, outcomes, slot)
             write_expired(session, [record for record in records if record.is_expired], slot)
             write_deadlines(session, deadlines)
-            session.pgconn.flush()
+            session.flush()
         self._sessions |= {**folded.started, **folded.changed}
         reach(CrashPoint.INSIDE_COMMIT)
 
@@ -132,7 +126,7 @@ class PostgresTransaction:
         session.warnings.clear()
         with self._connections.guard(session):
             session.execute("COMMIT")
-            self._sending.close()
+            session.sync()
         if session.warnings:
             # A wait for the standby was broken off: the commit stands here, and nowhere else.
             raise StoreUnavailable(f"sidecar store {self._connections.location}: {session.warnings[0]}")
@@ -140,8 +134,6 @@ class PostgresTransaction:
     def end(self) -> None:
         """The connection goes back: nothing may be read or written through this object any more."""
         self._ended = True
-        with contextlib.suppress(psycopg.Error):
-            self._sending.close()
         self._held.close()
 
     def _check_open(self) -> None:

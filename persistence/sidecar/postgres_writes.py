@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import LiteralString
 
 from persistence.sidecar.folding import Folded
-from persistence.sidecar.postgres_connections import Session
 from persistence.sidecar.postgres_rows import columns, id_bytes
+from persistence.sidecar.postgres_session import Session
 from persistence.sidecar.postgres_text import key_of, long_of
 from persistence.sidecar.store import CommandRecord
 

@@ -47,9 +47,8 @@ def bare(databases: Databases, request: pytest.FixtureRequest) -> str:
 
 def setting(store: PostgresStore, name: str) -> str:
     with store._connections.lease() as session:
-        row = session.execute("SELECT current_setting(%s)", (name,)).fetchone()
-    assert row is not None
-    return str(row[0])
+        (((value,),),) = session.ask([("SELECT current_setting(%s)", (name,))])
+    return str(value)
 
 
 class TestSession:

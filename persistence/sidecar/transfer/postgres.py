@@ -8,9 +8,10 @@ from psycopg import sql
 from psycopg.rows import TupleRow
 
 from persistence.sidecar import postgres_schema as schema
-from persistence.sidecar.postgres_connections import PostgresConnections, Query, Session
+from persistence.sidecar.postgres_connections import PostgresConnections
 from persistence.sidecar.postgres_errors import SEALED
 from persistence.sidecar.postgres_rows import columns
+from persistence.sidecar.postgres_session import Query, Session
 from persistence.sidecar.postgres_text import decoded, key_of, long_of, text_of
 from persistence.sidecar.postgres_url import parse
 from persistence.sidecar.transfer.ends import STOPPED, Role, check_alone
@@ -105,6 +106,9 @@ _COUNT: LiteralString = """
 _MARK: LiteralString = "SELECT id, convert_from(peer, 'UTF8'), finished, progress FROM transfer WHERE role = %s"
 _PROGRESS: LiteralString = "SELECT progress FROM transfer WHERE role = 'target' FOR UPDATE"
 _NOTE_PROGRESS: LiteralString = "UPDATE transfer SET progress = %b, finished = %s WHERE role = %s"
+_TRIGGER: LiteralString = """
+    CREATE TRIGGER sealed BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {}
+    FOR EACH STATEMENT EXECUTE FUNCTION sealed()"""
 _COUNTED: tuple[Query, ...] = (
     ("UPDATE meta SET value = (SELECT coalesce(max(place), 0) FROM session) WHERE name = 'sessions'", ()),
     (
@@ -169,22 +173,10 @@ class PostgresEnd:
     def seal(self, mark: Mark) -> None:
         """Refuse every write from now on."""
 
-        def seal(session: Session) -> None:
-            session.execute("BEGIN")
-            for table in _TABLES:
-                session.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(sql.Identifier(table)))
-            session.ask([_noted("source", mark)])
-            session.execute(_sealing(f"is being moved to {mark.peer}: {STOPPED}"))
-            for table in _TABLES:
-                session.execute(
-                    sql.SQL(
-                        "CREATE TRIGGER sealed BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {} "
-                        "FOR EACH STATEMENT EXECUTE FUNCTION sealed()"
-                    ).format(sql.Identifier(table))
-                )
-            session.execute("COMMIT")
-
-        self._connections.run(seal, repeatable=False)
+        locks = [_on(table, "LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE") for table in _TABLES]
+        reason = _sealing(f"is being moved to {mark.peer}: {STOPPED}")
+        triggers = [_on(table, _TRIGGER) for table in _TABLES]
+        self._write([*locks, _noted("source", mark), (reason, ()), *triggers])
 
     def write(self, table: Table, rows: Sequence[Row], before: Progress, after: Progress) -> None:
         """Add rows, and note how far that is."""
@@ -199,36 +191,25 @@ class PostgresEnd:
 
     def finish(self, role: Role, progress: Progress) -> None:
         """Serve from now on, or never again."""
-
-        def finish(session: Session) -> None:
-            session.execute("BEGIN")
-            if role == "target":
-                session.ask(_COUNTED)
-            else:
-                for table in _DATA:
-                    names = sql.Identifier(table), sql.Identifier(f"moved_{table}")
-                    session.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(*names))
-            session.ask([_progressed(role, progress, finished=True), ("COMMIT", ())])
-
-        self._connections.run(finish, repeatable=False)
+        steps = _COUNTED if role == "target" else tuple(map(_renamed, _DATA))
+        self._write([*steps, _progressed(role, progress, finished=True)])
 
     def undo(self, role: Role) -> None:
         """Become empty, or serve again."""
-
-        def undo(session: Session) -> None:
-            session.execute("BEGIN")
-            if role == "target":
-                session.execute("TRUNCATE session, item, command, fence")
-                session.execute("DELETE FROM meta WHERE name = ANY (%s)", (list(TOPOLOGY_NAMES),))
-            else:
-                session.execute("DROP FUNCTION sealed CASCADE")
-            session.ask([("DELETE FROM transfer WHERE role = %s", (role,)), ("COMMIT", ())])
-
-        self._connections.run(undo, repeatable=False)
+        emptied: list[Query] = [
+            ("TRUNCATE session, item, command, fence", ()),
+            ("DELETE FROM meta WHERE name = ANY (%s)", (list(TOPOLOGY_NAMES),)),
+        ]
+        opened: list[Query] = [("DROP FUNCTION sealed CASCADE", ())]
+        steps = emptied if role == "target" else opened
+        self._write([*steps, ("DELETE FROM transfer WHERE role = %s", (role,))])
 
     def close(self) -> None:
         """Release the connections."""
         self._connections.close()
+
+    def _write(self, steps: Sequence[Query]) -> None:
+        self._connections.run(lambda session: session.ask([("BEGIN", ()), *steps, ("COMMIT", ())]), repeatable=False)
 
     def _counts(self) -> dict[Table, int]:
         (counts,) = self._connections.run(lambda session: session.ask([(_COUNT, ())])[0])
@@ -242,6 +223,15 @@ def _noted(role: Role, mark: Mark) -> Query:
 
 def _progressed(role: Role, progress: Progress, *, finished: bool = False) -> Query:
     return _NOTE_PROGRESS, (msgspec.msgpack.encode(progress), finished, role)
+
+
+def _on(table: str, statement: LiteralString) -> Query:
+    return sql.SQL(statement).format(sql.Identifier(table)), ()
+
+
+def _renamed(table: str) -> Query:
+    names = sql.Identifier(table), sql.Identifier(f"moved_{table}")
+    return sql.SQL("ALTER TABLE {} RENAME TO {}").format(*names), ()
 
 
 def _sealing(reason: str) -> sql.Composed:
