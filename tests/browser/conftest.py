@@ -3,15 +3,19 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from benchmarks.browser import MISSING, browsing, chromium
 from feedback.connection import connect
 from tests.browser.serving import Demonstration, demonstrating
 
+PATIENCE_MS = 30_000
+"""A browser on a busy machine; nothing waits for so long that goes well."""
+
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=PATIENCE_MS)
     if chromium() is None:
         pytest.skip(MISSING)
     with browsing() as browser:
@@ -32,7 +36,7 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
     """Somebody's browser, which remembers nothing. What breaks on the page fails the test."""
     broken = list[str]()
     context = browser.new_context(viewport={"width": 1000, "height": 800}, locale="en-GB", reduced_motion="reduce")
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(PATIENCE_MS)
     context.on("weberror", lambda error: broken.append(str(error.error)))
     yield context
     context.close()
