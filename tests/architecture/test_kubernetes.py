@@ -1,4 +1,4 @@
-"""The manifests under deploy/kubernetes, held against the program: commands, variables, probes, metrics, time to end."""
+"""The manifests under deploy/kubernetes, held against the program: commands, variables, probes, metrics, grace."""
 
 import re
 from pathlib import Path
