@@ -24,9 +24,11 @@ from benchmarks.memory import reading_memory
 from benchmarks.page import pages
 from benchmarks.parts import parts
 from benchmarks.report import Report, print_machine, print_table, write_json
+from benchmarks.way import way
 
 BENCHMARKS: Mapping[str, Callable[[Run], list[Figure]]] = {
     "lone": lone_puts,
+    "way": way,
     "parts": parts,
     "enqueue": enqueueing,
     "saturated": saturated,

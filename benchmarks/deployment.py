@@ -32,7 +32,11 @@ _STOP_S = 20.0
 class Deployment:
     """One system; `redis`, `client` and `store` are this process's own connections to it."""
 
-    def __init__(self, settings: Settings, redis: Redis, client: FeedbackClient, store: SidecarStore) -> None:
+    def __init__(
+        self, settings: Settings, redis: Redis, client: FeedbackClient, store: SidecarStore, timed: Path | None = None
+    ) -> None:
+        """Workers note their steps in `timed`, if it is given (`benchmarks.timed_worker`)."""
+        self._timed = timed
         self.settings = settings
         self.redis = redis
         self.client = client
@@ -105,7 +109,10 @@ class Deployment:
         os.sync()
 
     def _child(self, name: str) -> Child:
-        command = (sys.executable, "-P", "-m", "app.cli", name)
+        program: tuple[str, ...] = ("app.cli",)
+        if name == "worker" and self._timed is not None:
+            program = ("benchmarks.timed_worker", str(self._timed))
+        command = (sys.executable, "-P", "-m", *program, name)
         log = Path(self.settings.sessions).with_name(f"{name}.log")
         child = Child(name, command, log=log, environ=child_environ(self.settings))
         child.start()
@@ -122,8 +129,12 @@ class Deployment:
 
 
 @contextmanager
-def deployed(home: Path, *, workers: int = 1, projector: bool = True) -> Iterator[Deployment]:
+def deployed(
+    home: Path, *, workers: int = 1, projector: bool = True, timed: Path | None = None
+) -> Iterator[Deployment]:
     """A deployment whose files all lie in `home`, which is empty. It serves from here on, until the block ends.
+
+    Its workers note their steps in `timed`, if it is given (`benchmarks.timed_worker`).
 
     Raises:
         RuntimeError: at the end, when a command of the benchmark failed.
@@ -139,6 +150,7 @@ def deployed(home: Path, *, workers: int = 1, projector: bool = True) -> Iterato
             stack.enter_context(connect(server.url)),
             stack.enter_context(FeedbackClient.from_url(server.url)),
             stack.enter_context(closing(open_store(settings.sidecar_url))),
+            timed,
         )
         stack.callback(deployment.end)
         if projector:
