@@ -33,8 +33,10 @@ class Lines:
         self._free: list[ConnectionInterface] = []
         self._closed = False
 
-    def send(self, *commands: Command) -> list[Any]:
+    def send(self, *commands: Command, refusals: bool = False) -> list[Any]:
         """Send commands in one write, and wait for the reply to each, as the server gives it.
+
+        With `refusals`, what the server refused has its error in the place of a reply.
 
         Raises:
             RedisError: the server refused one of them, or the connection broke. The replies that were still
@@ -49,7 +51,12 @@ class Lines:
             replies = []
             for _ in commands:
                 missing -= 1
-                replies.append(line.read_response())
+                try:
+                    replies.append(line.read_response())
+                except ResponseError as refusal:
+                    if not refusals:
+                        raise
+                    replies.append(refusal)
         except BaseException as error:
             # An error that is the last reply leaves the connection in step.
             if missing or not isinstance(error, ResponseError):

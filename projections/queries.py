@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 from redis import Redis
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from feedback import keys
 from feedback.calls import wall_clock_ms
@@ -148,10 +148,14 @@ class Responder:
         take = ("BLMPOP", block_s, 1, keys.QUERIES, "LEFT", "COUNT", _BATCH)
         for names, args in replies[:-1]:
             _put_replies(self._redis, names, args)
-        try:
-            *_, taken = self._lines.send(*(_put_replies.by_digest(*part) for part in replies[-1:]), take)
-        except NoScriptError:
-            *_, taken = self._lines.send(*(_put_replies.by_source(*part) for part in replies[-1:]), take)
+        *put, taken = self._lines.send(*(_put_replies.by_digest(*part) for part in replies[-1:]), take, refusals=True)
+        for part, reply in zip(replies[-1:], put, strict=True):
+            if isinstance(reply, NoScriptError):
+                _put_replies(self._redis, *part)
+            elif isinstance(reply, ResponseError):
+                raise reply
+        if isinstance(taken, ResponseError):
+            raise taken
         return list(self._readable(taken[1])) if taken else []
 
     def _readable(self, documents: Iterable[bytes]) -> Iterable[Query]:

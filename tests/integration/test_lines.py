@@ -32,6 +32,9 @@ def test_replies_come_in_order_and_an_error_costs_no_later_one(lines: Lines) -> 
         with pytest.raises(ResponseError, match="WRONGTYPE"):
             lines.send(*commands)
         assert lines.send(("ECHO", "x")) == [b"x"]
+    refused, kept = lines.send(("LPOP", "a"), ("GET", "a"), refusals=True)
+    assert isinstance(refused, ResponseError)
+    assert kept == b"\x00\xff"
 
 
 def test_a_broken_connection_is_said_once_and_made_anew(lines: Lines, redis_client: Redis) -> None:

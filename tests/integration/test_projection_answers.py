@@ -236,6 +236,17 @@ def test_the_recorded_answer_to_a_command(client: FeedbackClient, deployment: De
         client.result_of("00000000-0000-4000-8000-000000000000")
 
 
+def test_a_server_that_forgot_the_script_costs_no_question(responder: Responder, deployment: Deployment) -> None:
+    """What is taken together with answers that must be sent again is answered as well."""
+    ask(deployment.redis, list_query("first", "nobody"))
+    responder.step(1)
+    ask(deployment.redis, list_query("second", "nobody"), list_query("third", "nobody"))
+    deployment.redis.script_flush()
+    step(responder)
+    for query_id in ("first", "second", "third"):
+        assert len(answers(deployment.redis, query_id)) == 1
+
+
 def test_bad_questions_are_dropped(responder: Responder, deployment: Deployment) -> None:
     """Garbage, foreign types, late questions: no answer, and the next is answered."""
     deployment.put("s1")
