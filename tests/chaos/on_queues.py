@@ -2,6 +2,8 @@
 
 import itertools
 
+from redis.exceptions import RedisError
+
 from feedback import keys
 from feedback.calls import wall_clock_ms
 from tests.chaos.nemesis import Field, Kinds
@@ -62,8 +64,15 @@ class QueueFaults:
         """Whoever asked for it died in between; later somebody asks again."""
         number = self._rng.choice(_NUMBERS)
         self._system.change_partitions(number, half=True)
-        self._field.after(self._rng.uniform(0.5, 3), self._system.finish_change)
+        self._field.after(self._rng.uniform(0.5, 3), self._finish_change)
         return f"to {number}, generation {max(self._system.generations)}"
+
+    def _finish_change(self) -> None:
+        """As often as it takes: the server may refuse it for another fault's sake."""
+        try:
+            self._system.finish_change()
+        except RedisError:
+            self._field.after(0.2, self._finish_change)
 
     def _retry(self) -> str:
         dead = DeadLetters(self._system.admin)
