@@ -27,7 +27,7 @@ _PRAGMAS = (
     # Checkpoints are made under the write lock, see `SqliteStore`.
     "PRAGMA wal_autocheckpoint = 0",
     f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}",
-    "PRAGMA cache_size = -16384",
+    "PRAGMA cache_size = -8192",
 )
 
 _LOOK_AGAIN_S = 0.0005
