@@ -102,8 +102,15 @@ def test_a_change_that_was_killed_half_way_is_finished_by_asking_again(system: R
         system.finish(redis_client)
 
 
-@pytest.mark.parametrize("action", [Action.KILL, Action.STOP])
-@pytest.mark.parametrize("point", [CrashPoint.BEFORE_RETIRING, CrashPoint.AFTER_RETIRING])
+@pytest.mark.parametrize(
+    ("point", "action"),
+    [
+        (CrashPoint.BEFORE_RETIRING, Action.KILL),
+        (CrashPoint.AFTER_RETIRING, Action.KILL),
+        (CrashPoint.AFTER_RETIRING, Action.STOP),
+        pytest.param(CrashPoint.BEFORE_RETIRING, Action.STOP, marks=pytest.mark.chaos),
+    ],
+)
 def test_the_worker_that_retires_a_generation_is_disturbed(
     system: Resized, redis_client: Redis, point: CrashPoint, action: Action
 ) -> None:
@@ -123,8 +130,15 @@ def test_the_worker_that_retires_a_generation_is_disturbed(
         system.finish(redis_client)
 
 
-@pytest.mark.parametrize("action", [Action.KILL, Action.STOP])
-@pytest.mark.parametrize("point", [CrashPoint.BEFORE_MOVE, CrashPoint.AFTER_MOVE])
+@pytest.mark.parametrize(
+    ("point", "action"),
+    [
+        (CrashPoint.BEFORE_MOVE, Action.KILL),
+        (CrashPoint.AFTER_MOVE, Action.KILL),
+        (CrashPoint.AFTER_MOVE, Action.STOP),
+        pytest.param(CrashPoint.BEFORE_MOVE, Action.STOP, marks=pytest.mark.chaos),
+    ],
+)
 def test_the_worker_that_moves_jobs_of_a_retired_generation_is_disturbed(
     system: Resized, redis_client: Redis, point: CrashPoint, action: Action
 ) -> None:
