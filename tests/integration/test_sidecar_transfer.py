@@ -145,7 +145,7 @@ def test_killed_after_any_step_it_goes_on_and_never_two_serve(
 
 @pytest.mark.process
 def test_killed_for_real_again_and_again_it_comes_to_its_end(urls: tuple[str, str]) -> None:
-    """SIGKILL while it copies or compares, four times; each run does a little more."""
+    """SIGKILL while it copies or compares, three times; each run does a little more."""
     before = filled(urls[0])
     script = """
 import sys
@@ -154,7 +154,7 @@ moving._FIRST_PAGE_ROWS = moving._PAGE_ROWS = 16
 moving.move(sys.argv[1], sys.argv[2], lambda step: print(step.what, step.done, flush=True))
 print("moved", flush=True)
 """
-    for run in range(4):
+    for run in range(3):
         with child(script, *urls) as process:
             for _ in range(3 + 3 * run):
                 assert line_of(process).startswith(("copied", "compared"))

@@ -167,11 +167,13 @@ CLASSES = {
     "CommandUnknown": Disposition.FINAL,
     "LogFailure": Disposition.FINAL,
     "LogOwned": Disposition.RETRYABLE,
+    "MigrationFailed": Disposition.FINAL,
     "ProcessEnded": Disposition.FINAL,
     "QueueFull": Disposition.RETRYABLE,
     "ResultTimeout": Disposition.RETRYABLE,
     "SettingsInvalid": Disposition.FINAL,
     "StoreForeign": Disposition.FINAL,
+    "StoreMoved": Disposition.FINAL,
 }
 
 KINDS: dict[str, type[FeedbackError]] = {
