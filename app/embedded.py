@@ -20,8 +20,9 @@ _POLL_S = 0.01
 _ATTEMPTS = 5
 _HOST = "127.0.0.1"
 
-DURABLE: Mapping[str, str] = {"appendonly": "yes", "appendfsync": "everysec"}
-"""What `feedback up` runs with: DESIGN, "a Redis that may forget"."""
+DURABLE: Mapping[str, str] = {"appendonly": "yes", "appendfsync": "everysec", "auto-aof-rewrite-min-size": "256mb"}
+"""What `feedback up` runs with: DESIGN, "a Redis that may forget". The append-only file is rewritten when it is twice
+as large as it was, but not below 256 MB: that takes a core and the disk for a second, and a third from a backlog."""
 VOLATILE: Mapping[str, str] = {"appendonly": "no"}
 """For tests that bring their own data."""
 

@@ -114,6 +114,8 @@ class Operations:
         self, requests: tuple[Request, ...], deadline: float, *, durable: bool = False
     ) -> Flow[Sequence[Submitted]]:
         """Submit, as part of the caller's trace, if there is one."""
+        if not tracing.is_on():
+            return (yield from self._flows.submit(requests, deadline, durable=durable))
         with tracing.sending(len(requests)) as traceparent:
             return (yield from self._flows.submit(requests, deadline, durable=durable, traceparent=traceparent))
 
