@@ -31,11 +31,16 @@ class Authenticator:
         self._check = TokenCheck(tokens)
         self._issuer = issuer
         self._clock_ms = clock_ms
+        self._required = issuer is not None
 
     @property
     def is_required(self) -> bool:
-        """Whether requests have to say who they are. Creating the first token makes it so at once."""
-        return self._issuer is not None or self._tokens.exists()
+        """Whether requests have to say who they are. Creating the first token makes it so at once, and for good.
+
+        A file that is gone later (a directory not mounted, a mistake) opens no door.
+        """
+        self._required = self._required or self._tokens.exists()
+        return self._required
 
     async def principal(self, headers: Headers) -> Principal:
         """Who is behind a request with these headers.

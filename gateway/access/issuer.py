@@ -50,7 +50,7 @@ class Issuer:
         subject = claims["sub"]
         if not _is_actor(subject):
             return None
-        return Principal(subject, _scopes(claims.get("scope")), f"sub:{subject}")
+        return Principal(subject, _scopes(claims.get("scope", claims.get("scp"))), f"sub:{subject}")
 
 
 def _is_actor(subject: object) -> bool:
@@ -63,6 +63,14 @@ def _is_actor(subject: object) -> bool:
 
 
 def _scopes(claim: object) -> frozenset[Scope]:
-    words = claim.split() if isinstance(claim, str) else []
+    """What `scope` (RFC 8693: words) or `scp` (a list) allows; one of neither form allows nothing."""
+    if isinstance(claim, str):
+        words = claim.split()
+    elif isinstance(claim, list):
+        words = [word for word in claim if isinstance(word, str)]
+    elif claim is None:
+        words = []
+    else:
+        return frozenset()
     ours = {word.removeprefix(SCOPE_PREFIX) for word in words if word.startswith(SCOPE_PREFIX)}
     return frozenset(scope for scope in Scope if scope in ours) if ours else EVERYTHING

@@ -54,6 +54,10 @@ class _Document(Struct, frozen=True, forbid_unknown_fields=True):
     tokens: tuple[TokenRecord, ...]
 
 
+_LAST_MS = 253_402_300_799_999
+"""The end of the year 9999."""
+
+
 class TokenFile:
     """The tokens at `path`. Any process may change them; readers see the change with their next look."""
 
@@ -65,8 +69,14 @@ class TokenFile:
         return self._path
 
     def exists(self) -> bool:
-        """Whether tokens were ever set up here: from then on every request needs one."""
-        return os.path.lexists(self._path)
+        """Whether tokens were ever set up here, which counts as true where it cannot be told."""
+        try:
+            self._path.lstat()
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return True
 
     def read(self) -> tuple[TokenRecord, ...]:
         """All tokens, in order of creation; none where there is no file.
@@ -94,9 +104,11 @@ class TokenFile:
         """A new token, which is never to be seen again, and what is kept of it.
 
         Raises:
-            SettingsInvalid: the label is no actor, or the file cannot be used.
+            SettingsInvalid: the label is no actor, the end lies too far ahead, or the file cannot be used.
         """
         check_label(label)
+        if expires_at is not None and expires_at > _LAST_MS:
+            raise SettingsInvalid("--days: a token ends before the year 10000, or never")
         identifier = secrets.token_hex(_ID_BYTES)
         token = f"{PREFIX}{identifier}_{secrets.token_urlsafe(_SECRET_BYTES)}"
         record = TokenRecord(

@@ -35,12 +35,17 @@ _SENTENCES = {
     "QueueUnavailable": "The queue is out of reach. Try again, with the same key where there was one.",
     "QueueFull": "The Session's queue is full; nothing was enqueued. Try again later.",
     "StoreUnavailable": "The store is out of reach. Try again later.",
+    "LogCorrupt": "The Session's log is damaged. An operator finds where in the gateway's logs.",
+    "LogUnreadable": "The Session's log cannot be read right now. Try again later.",
+    "LogFormatUnsupported": "The Session's log was written by a newer program than this gateway knows.",
+    "LogAmbiguous": "Two logs bear this Session's id.",
     "FlushUnanswered": "The host that holds the Session open did not flush its log. Try again later.",
     "FlushFailed": "The host that holds the Session open could not flush its log. Try again later.",
     "ShuttingDown": "The gateway is stopping. Try again.",
     "CommandExpired": "The command's deadline passed before it could be applied, and it never will be. Use a new key.",
     "CommandIdReused": "The key was used with another payload, whose effect stands. Use a new key.",
 }
+_UNREADABLE = "The Session's log cannot be read. An operator finds the reason in the gateway's logs."
 _UNNAMED = "The command failed. An operator finds the reason in the failed registry and in the logs."
 
 
@@ -124,7 +129,7 @@ def sentence_of(error: FeedbackError) -> str:
     if isinstance(error, InvalidRequest | ResultTimeout):
         return str(error)
     if isinstance(error, LogFailure):
-        return str(error).removesuffix(f" ({error.path})")
+        return _SENTENCES.get(error.code, _UNREADABLE)
     return _SENTENCES.get(error.code, _UNNAMED)
 
 

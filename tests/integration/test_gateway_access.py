@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -251,8 +252,15 @@ def test_an_issuers_token_speaks_for_its_subject(settings: Settings, tokens: Tok
             assert status(issuer.token(exp=now - 5, nbf=now + 5)) == 200, "clocks differ a little"
             assert status(ours) == 200
             assert {what: status(token) for what, token in defective(issuer).items() if status(token) != 401} == {}
-            headers = NEW | {"Authorization": f"Bearer {issuer.token(scope='openid feedback:read')}"}
-            assert client.put(item_path("s", "m5"), json=GOOD, headers=headers).status_code == 403
+            narrow: tuple[dict[str, Any], ...] = (
+                {"scope": "openid feedback:read"},
+                {"scope": ["openid", "feedback:read"]},
+                {"scp": ["feedback:read"]},
+                {"scope": {"feedback:rate": True}},
+            )
+            for claims in narrow:
+                headers = NEW | {"Authorization": f"Bearer {issuer.token(**claims)}"}
+                assert client.put(item_path("s", "m5"), json=GOOD, headers=headers).status_code == 403, claims
             headers["Authorization"] = f"Bearer {issuer.token(scope='feedback:read feedback:rate')}"
             assert client.put(item_path("s", "m5"), json=GOOD, headers=headers).status_code == 201
         assert actors(settings)["m5"] == "grace"

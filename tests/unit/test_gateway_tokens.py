@@ -2,14 +2,18 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from pathlib import Path
 
 import msgspec
 import pytest
+from starlette.datastructures import Headers
 
 from feedback.errors import SettingsInvalid
+from gateway.access.authentication import Authenticator
 from gateway.access.principals import Scope
 from gateway.access.tokens import TokenCheck, TokenFile
+from gateway.web.problems import Refused
 
 NOW = 1_790_000_000_000
 BOTH = tuple(Scope)
@@ -100,3 +104,27 @@ def test_tokens_that_are_created_at_the_same_time_are_all_kept(file: TokenFile) 
         tokens = list(threads.map(create, range(8)))
     check = TokenCheck(file)
     assert [check.find(token, NOW) is not None for token in tokens] == [True] * 8
+
+
+def test_a_file_that_is_gone_or_out_of_reach_opens_no_door(file: TokenFile) -> None:
+    """Once tokens are asked for, they are; and where it cannot be told whether there are any, there are."""
+    door = Authenticator(file, None)
+    required = [door.is_required]
+    file.create("ada", BOTH, now_ms=NOW)
+    required.append(door.is_required)
+    file.path.unlink()
+    required.append(door.is_required)
+    assert required == [False, True, True]
+    with pytest.raises(Refused) as refused:
+        door.principal(Headers()).send(None)
+    assert refused.value.problem.status == HTTPStatus.UNAUTHORIZED
+    (file.path.parent / "a-file").touch()
+    assert TokenFile(file.path.parent / "a-file" / "tokens.json").exists()
+
+
+def test_an_end_that_no_file_can_hold_is_refused(file: TokenFile) -> None:
+    """What is written can be read: a mistake locks nobody out."""
+    file.create("ada", BOTH, now_ms=NOW)
+    with pytest.raises(SettingsInvalid, match="year 10000"):
+        file.create("bob", BOTH, now_ms=NOW, expires_at=2**60)
+    assert [token.label for token in file.read()] == ["ada"]
