@@ -49,7 +49,8 @@ class Watched:
         self._signal(self.primary, signal.SIGKILL)
         self._signal(self.replica, signal.SIGCONT)
         with self.direct(self.replica) as redis:
-            wait_until(lambda: role(redis) == "master", "the replica is promoted", 60)
+            # A server that is promoted ends the connections that it has.
+            wait_until(lambda: role_if_told(redis) == "master", "the replica is promoted", 60)
 
     def is_ready(self) -> bool:
         """Whether the Sentinels know each other and the replica, which has what the primary has."""
@@ -75,6 +76,14 @@ class Watched:
 def role(redis: Redis) -> str:
     """`master` or `slave`, as the server spells it."""
     return str(redis.info("replication")["role"])
+
+
+def role_if_told(redis: Redis) -> str | None:
+    """As `role`, or None while the server does not answer."""
+    try:
+        return role(redis)
+    except RedisError:
+        return None
 
 
 @contextmanager

@@ -190,7 +190,7 @@ class PartitionLoop:
         received = self._exchange.receive()
         self._intake.acknowledged(received.acknowledged)
         self._intake.take(received.taken)
-        for ring in set(received.taken.rings):
+        for ring in dict.fromkeys(received.taken.rings):  # in order: of two answers the first counts
             self._heed(ring)
 
     def _heed(self, ring: bytes) -> None:

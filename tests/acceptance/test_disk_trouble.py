@@ -151,6 +151,8 @@ class TestSessionLog:
         away.rename(root)
         system.heals()
 
+    # Whether a connection is open on which the trouble can be told is chance.
+    @pytest.mark.chaos
     def test_that_cannot_be_opened_for_want_of_descriptors(self, system: Ailing) -> None:
         """The worker may open nothing more for a while, perhaps not even a connection to the server."""
         worker = system.running["worker"].pid

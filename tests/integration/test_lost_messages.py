@@ -21,6 +21,8 @@ pytestmark = pytest.mark.server
 
 _SIDES = ("request", "answer")
 _INTRODUCTION = "CLIENT"
+_BY_CHANCE = "feedback:parked"
+"""Round trips that are made only when a heartbeat finds a Session parked."""
 """What redis-py sends on each new connection, beside HELLO: the same for everybody, so it is left to the long test."""
 
 
@@ -68,7 +70,7 @@ def test_the_first_message_of_each_kind_is_lost(url: str, tmp_path: Path, role: 
     expected, kinds = undisturbed(url, tmp_path / "undisturbed", run)
     for number, kind in enumerate(kind for kind in kinds if not kind.startswith(_INTRODUCTION)):
         trap = disturbed(url, tmp_path / str(number), run, (side, kind, 1), expected)
-        assert trap._sprung.is_set(), kind
+        assert trap._sprung.is_set() or _BY_CHANCE in kind, kind
 
 
 @pytest.mark.parametrize("side", _SIDES)
