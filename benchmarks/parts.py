@@ -20,9 +20,10 @@ from feedback.connection import connect
 from feedback.partitions import PartitionId
 from persistence.session_log import SessionLogs
 from projections.runner import Follower
-from worker.claims import Claim, ClaimQueue
+from worker.claims import Claim
 from worker.core.batching import Answered, Decisions, Pending, decide_batch
 from worker.leases import LeaseTable
+from worker.queue import ClaimQueue
 
 _WORKER = "benchmark"
 _LEASE_S = 600.0

@@ -16,9 +16,10 @@ from feedback.commands import Command
 from feedback.events import decode_event
 from feedback.partitions import PartitionId
 from feedback.wire import decode_job
-from worker.claims import Claim, Claimed, ClaimQueue, Ending
+from worker.claims import Claim, Claimed, Ending
 from worker.core import rules
 from worker.exchange import Exchange
+from worker.queue import ClaimQueue
 
 POISON = "poison"
 
@@ -74,8 +75,8 @@ DEFECTS: Mapping[str, tuple[str, Callable[..., object]]] = {
 }
 
 PUBLISHING: Mapping[str, tuple[str, Callable[..., object]]] = {
-    "publish": ("worker.claims.ClaimQueue.publish", published),
-    "publish raises": ("worker.claims.ClaimQueue.publish", unpublished),
+    "publish": ("worker.queue.ClaimQueue.publish", published),
+    "publish raises": ("worker.queue.ClaimQueue.publish", unpublished),
 }
 """Met only where a stream has lost events."""
 

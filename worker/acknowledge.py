@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from feedback.partitions import PartitionId
 from persistence.sidecar.store import SidecarStore
 from worker import publishing
-from worker.claims import Claimed, ClaimQueue, Ending, StreamBehind
+from worker.claims import Claimed, Ending, StreamBehind
 from worker.core.batching import Answered
 from worker.publishing import publish_missing
+from worker.queue import ClaimQueue
 
 
 def in_parts(endings: Sequence[tuple[Claimed, Ending]]) -> Iterator[Sequence[tuple[Claimed, Ending]]]:

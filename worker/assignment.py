@@ -8,13 +8,13 @@ from collections.abc import Iterable, Set
 from feedback.crashpoints import CrashPoint, reach
 from feedback.partitions import PartitionId
 from worker import topology as topologies
-from worker.claims import ClaimQueue
 from worker.engine import Ownership
 from worker.keeper import LeaseKeeper
 from worker.leases import LeaseTable, View
 from worker.owned import Owned
 from worker.parking import ParkingLot
 from worker.publishing import publish_missing
+from worker.queue import ClaimQueue
 from worker.runtime import Runtime
 
 logger = logging.getLogger(__name__)

@@ -11,22 +11,11 @@ from feedback import keys
 from feedback.crashpoints import CrashPoint, reach
 from persistence.sidecar.store import SidecarStore
 from worker.acknowledge import acknowledge, in_parts
-from worker.claims import (
-    CLAIM,
-    FINISH,
-    Call,
-    Claimed,
-    ClaimQueue,
-    Ending,
-    Endings,
-    StreamBehind,
-    Taken,
-    check_finished,
-    grouped,
-    read_claims,
-)
+from worker.claims import Claimed, Ending, Endings, StreamBehind, Taken, grouped
 from worker.link import Link, Request
+from worker.messages import Call, check_finished, read_claims
 from worker.meter import Meter
+from worker.queue import CLAIM, FINISH, ClaimQueue
 
 LOOK_AGAIN = b"look"
 """A ring that says nothing more than that something may wait anywhere."""

@@ -12,8 +12,10 @@ from barrier.rules import Answer
 from feedback.crashpoints import CrashPoint, reach
 from feedback.partitions import PartitionId
 from worker.assignment import Assignment
-from worker.claims import Call, Claim, Claimed, ClaimQueue, Taken, Wish
+from worker.claims import Claim, Claimed, Taken
+from worker.messages import Call, Wish
 from worker.owned import Owned
+from worker.queue import ClaimQueue
 
 _RINGS = 512
 _waiting = attrgetter("waiting")

@@ -21,13 +21,14 @@ from feedback.troubles import TroubleReport
 from persistence.sidecar.store import PartitionsFenced
 from worker import topology as topologies
 from worker.assignment import Assignment, names_of
-from worker.claims import Claim, Claimed, ClaimQueue, Ending
+from worker.claims import Claim, Claimed, Ending
 from worker.core import retry
 from worker.exchange import Exchange
 from worker.intake import Intake, Round
 from worker.keeper import LeaseKeeper
 from worker.leases import LeaseTable
 from worker.parked import ParkedNote
+from worker.queue import ClaimQueue
 from worker.runtime import Runtime
 from worker.stragglers import Stragglers
 

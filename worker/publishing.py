@@ -13,7 +13,8 @@ from redis.exceptions import RedisError
 from feedback.crashpoints import CrashPoint, reach
 from feedback.partitions import PartitionId
 from persistence.sidecar.store import SidecarStore
-from worker.claims import MOST_DEATHS, ClaimQueue
+from worker.claims import MOST_DEATHS
+from worker.queue import ClaimQueue
 from worker.unpublished import Attempt, Publication
 
 logger = logging.getLogger(__name__)

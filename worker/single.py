@@ -19,12 +19,13 @@ from feedback.partitions import PartitionId
 from persistence.sidecar.store import PartitionsFenced
 from worker import topology as topologies
 from worker.acknowledge import acknowledge
-from worker.claims import Claim, Claimed, ClaimQueue, Ending, Failed
+from worker.claims import Claim, Claimed, Ending, Failed
 from worker.core.batching import Answered
 from worker.core.shares import SINGLE_PREFIX
 from worker.engine import Ownership, Processed
 from worker.leases import LeaseTable
 from worker.publishing import publish_missing
+from worker.queue import ClaimQueue
 from worker.remote import EvidenceNeeded, OutOfTurn, question_of
 from worker.runtime import Runtime
 

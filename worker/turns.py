@@ -17,10 +17,10 @@ from feedback.partitions import PartitionId, Topology
 from feedback.settings import Settings
 from persistence.sidecar.store import CommandRecord, Fence, PartitionsFenced, SidecarStore
 from worker import topology as topologies
-from worker.claims import ClaimQueue
 from worker.core.shares import SINGLE_PREFIX
 from worker.leases import LeaseTable
 from worker.publishing import publish_missing
+from worker.queue import ClaimQueue
 
 _PATIENCE_TTLS = 4
 

@@ -23,7 +23,7 @@ from tests.harness import serving, wait_until
 from tests.outcomes import stored_events
 from tests.processes import is_stopped, kill
 from tests.proxy import Proxy, runs
-from worker.claims import FINISH
+from worker.queue import FINISH
 
 pytestmark = [pytest.mark.server, pytest.mark.process]
 

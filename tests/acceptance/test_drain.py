@@ -17,7 +17,7 @@ from tests.harness import CREATED_AT, serving, settings_for, wait_until, write_s
 from tests.integration.rq_jobs import send, set_up, worker_process
 from tests.outcomes import assert_sound, is_idle, stored_events
 from tests.proxy import Proxy, Trap, runs
-from worker.claims import CLAIM, FINISH
+from worker.queue import CLAIM, FINISH
 
 pytestmark = [pytest.mark.server, pytest.mark.process]
 

@@ -17,11 +17,12 @@ from tests.harness import serving, settings_for, wait_until, write_session
 from tests.integration.rq_jobs import entries, partition_of, put_command, request_of, results_of
 from tests.outcomes import published_events, stored_events
 from worker.acknowledge import acknowledge
-from worker.claims import Claim, Claimed, ClaimQueue, Ending, Failed
+from worker.claims import Claim, Claimed, Ending, Failed
 from worker.core.batching import Answered
 from worker.core.shares import Rebalance
 from worker.engine import Ownership
 from worker.leases import LeaseTable
+from worker.queue import ClaimQueue
 from worker.runtime import Runtime, open_runtime
 
 pytestmark = pytest.mark.server

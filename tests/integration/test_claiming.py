@@ -14,7 +14,8 @@ from feedback.partitions import PartitionId
 from feedback.wire import encode_job
 from tests.harness import settings_for
 from tests.integration.rq_jobs import enqueue_raw, put_command
-from worker.claims import Claim, ClaimQueue, Gone, Malformed, Recovered
+from worker.claims import Claim, Gone, Malformed, Recovered
+from worker.queue import ClaimQueue
 
 pytestmark = pytest.mark.server
 

@@ -17,7 +17,8 @@ from persistence.session_log.events import exchange
 from persistence.sidecar import SqliteStore, open_store
 from persistence.sidecar.store import StoreTransaction
 from tests.harness import CREATED_AT, serving, settings_for, write_session
-from worker.claims import Call, ClaimQueue
+from worker.messages import Call
+from worker.queue import ClaimQueue
 
 pytestmark = pytest.mark.server
 

@@ -45,9 +45,9 @@ from tests.integration.rq_jobs import (
     worker_process,
 )
 from tests.proxy import Proxy, runs
-from worker.claims import CLAIM
 from worker.dead_letters import DeadLetters
 from worker.letters import choose_for_retry
+from worker.queue import CLAIM
 
 pytestmark = pytest.mark.server
 

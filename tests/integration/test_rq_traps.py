@@ -46,8 +46,8 @@ from tests.integration.rq_jobs import (
 )
 from tests.integration.test_foreign_jobs import Canary, bomb, fired
 from tests.proxy import Proxy, Trap, runs
-from worker.claims import CLAIM, FINISH
 from worker.leases import _heartbeat
+from worker.queue import CLAIM, FINISH
 
 pytestmark = pytest.mark.server
 

@@ -20,9 +20,10 @@ from tests.harness import CREATED_AT, serving, settings_for, wait_until, write_s
 from tests.integration.rq_jobs import enqueue_raw, put_command, set_up
 from tests.outcomes import assert_sound, is_idle, stored_events
 from tests.processes import child
-from worker.claims import Claim, ClaimQueue, Gone, Malformed
+from worker.claims import Claim, Gone, Malformed
 from worker.dead_letters import DeadLetters
 from worker.letters import choose_for_retry
+from worker.queue import ClaimQueue
 
 pytestmark = pytest.mark.server
 

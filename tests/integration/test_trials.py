@@ -10,7 +10,8 @@ from feedback.partitions import PartitionId
 from feedback.wire import encode_job
 from tests.harness import settings_for
 from tests.integration.rq_jobs import enqueue_raw, put_command
-from worker.claims import MOST_DEATHS, Claim, Claimed, ClaimQueue, Gone, Malformed
+from worker.claims import MOST_DEATHS, Claim, Claimed, Gone, Malformed
+from worker.queue import ClaimQueue
 
 pytestmark = pytest.mark.server
 
