@@ -1,5 +1,6 @@
 """The loop's exchange with the server: acknowledgements go out and claims come in while the next batch is worked on."""
 
+import contextlib
 from collections.abc import Sequence
 from itertools import chain
 
@@ -110,10 +111,8 @@ class Exchange:
     def abandon(self) -> None:
         """Whatever is under way does not matter any more; but it is over when this returns, if the server answers."""
         while self._link.awaited:
-            try:
+            with contextlib.suppress(RedisError):  # when the connection breaks, nothing is awaited any more
                 self._link.receive()
-            except RedisError:
-                self._link.reset()
         self._ended, self._unconfirmed, self._waits, self._claims = (), {}, False, False
 
     def close(self) -> None:

@@ -321,5 +321,5 @@ class PartitionLoop:
             reach(CrashPoint.BEFORE_LEAVING)
             self._report.withdraw()
             self._table.leave()
-        except (RedisError, StoreUnavailable) as error:
+        except (RedisError, StoreUnavailable, StoreForeign) as error:
             logger.warning("left without releasing; the leases run out by themselves: %s", error)

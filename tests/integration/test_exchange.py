@@ -1,0 +1,135 @@
+"""Acknowledging one batch and claiming the next, sent together: nothing is lost or given twice when one fails."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from feedback import FeedbackClient, Put, keys
+from feedback.partitions import PartitionId
+from tests.harness import settings_for, write_session
+from tests.integration.rq_jobs import results_of
+from worker.claims import Claim, Claimed, Ending
+from worker.core.shares import Rebalance
+from worker.engine import Ownership
+from worker.exchange import LOOK_AGAIN, Exchange, Received
+from worker.leases import LeaseTable
+from worker.messages import Wish
+from worker.meter import Meter
+from worker.queue import ClaimQueue
+from worker.runtime import Runtime, open_runtime
+
+pytestmark = pytest.mark.server
+
+ONE = PartitionId(1, 0)
+MESSAGES = [f"m{number}" for number in range(8)]
+
+
+class Owner:
+    """Owns the one partition; claims, commits and acknowledges by an exchange."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.redis = runtime.redis
+        self.queue = ClaimQueue(runtime.redis, "w1", runtime.settings)
+        LeaseTable(runtime.redis, "w1", runtime.standing.current, 60.0).acquire(Rebalance(acquire=((0, None),)), {})
+        fence = runtime.store.acquire_fences([ONE], "w1")[ONE]
+        self._owned = {ONE: Ownership(fence.epoch, fence.sequence)}
+        self._engine = runtime.engine
+        self.exchange = Exchange(runtime.redis, self.queue, runtime.store, "w1", 1, meter=Meter())
+        self.held = 0
+
+    def claim(self, most: int, endings: Sequence[tuple[Claimed, Ending]] = (), *, wait_s: float = 0.0) -> Received:
+        """Acknowledge, claim up to so many behind it, and take that in."""
+        self.held -= len(endings)
+        call = self.queue.claim_call(1, {ONE: (self.held, Wish.YES)}, most, rings=10)
+        self.exchange.send(endings, call, wait_s=wait_s)
+        received = self.exchange.receive()
+        self.held += len(claims_of(received))
+        return received
+
+    def commit(self, received: Received) -> Sequence[tuple[Claimed, Ending]]:
+        return self._engine.process(claims_of(received), self._owned, {}, {}).ended
+
+
+def claims_of(received: Received) -> list[Claimed]:
+    return [claim for batch in received.taken.batches.values() if batch is not None for claim in batch.claims]
+
+
+def ids_of(received: Received) -> list[str]:
+    return [claim.command.command_id for claim in claims_of(received) if isinstance(claim, Claim)]
+
+
+@pytest.fixture
+def owner(valkey_url: str, redis_client: Redis, tmp_path: Path) -> Iterator[Owner]:
+    settings = settings_for(valkey_url, tmp_path, partitions=1)
+    write_session(settings, "s", *MESSAGES)
+    with open_runtime(settings, redis_client) as runtime:
+        owner = Owner(runtime)
+        with closing(owner.exchange):
+            yield owner
+
+
+@pytest.fixture
+def submitted(owner: Owner, redis_client: Redis) -> list[str]:
+    with FeedbackClient(redis_client) as client:
+        return [ticket.command_id for ticket in client.submit_many(Put("s", name, "positive") for name in MESSAGES)]
+
+
+def answers(redis: Redis, ids: Sequence[str]) -> list[int]:
+    """How often each was answered."""
+    return [len(results_of(redis, command_id)) for command_id in ids]
+
+
+def test_a_claim_counts_on_the_acknowledgement_before_it(owner: Owner, submitted: list[str]) -> None:
+    """Batch by batch, each acknowledged together with the claim of the next: all of them, in order, once."""
+    received = owner.claim(3)
+    taken = ids_of(received)
+    while claims_of(received):
+        received = owner.claim(3, owner.commit(received))
+        taken += ids_of(received)
+    assert taken == submitted
+    assert answers(owner.redis, submitted) == [1] * len(submitted)
+    assert not owner.redis.exists(keys.claimed(ONE), keys.queue(ONE))
+
+
+def test_what_was_claimed_behind_a_failed_acknowledgement_is_given_out_again(
+    owner: Owner, submitted: list[str]
+) -> None:
+    """The stream had lost events: they are published first, and the claim that counted wrongly is not used."""
+    first = owner.claim(3)
+    second = owner.claim(2, owner.commit(first))
+    endings = owner.commit(second)
+    owner.redis.delete(keys.events(ONE))
+    missed = owner.claim(2, endings)
+    assert (claims_of(missed), missed.taken.rings) == ([], [LOOK_AGAIN])
+    assert missed.acknowledged == [claim for claim, _ in endings]
+    assert answers(owner.redis, submitted) == [1] * 5 + [0] * 3
+    assert owner.redis.xlen(keys.events(ONE)) == 5
+    assert ids_of(owner.claim(100)) == submitted[5:]
+
+
+def test_scripts_that_the_server_forgot_are_taught_again(owner: Owner, submitted: list[str]) -> None:
+    endings = owner.commit(owner.claim(3))
+    owner.redis.script_flush()
+    assert owner.claim(2, endings).taken.rings == [LOOK_AGAIN]
+    assert answers(owner.redis, submitted[:3]) == [1] * 3
+    assert ids_of(owner.claim(100)) == submitted[3:]
+
+
+def test_a_wait_ends_with_a_ring_which_the_claim_takes_off(owner: Owner, redis_client: Redis) -> None:
+    """Rung before or while it waits; nothing of it is left for the next."""
+    redis_client.rpush(keys.wake("w1"), "lease", "look")
+    assert owner.claim(1, wait_s=4.0).taken.rings == [b"lease", b"look"]
+    assert not redis_client.exists(keys.wake("w1"))
+    assert list(owner.claim(1, wait_s=0.001).taken.rings) == []
+
+
+def test_what_is_abandoned_was_done_all_the_same(owner: Owner, submitted: list[str]) -> None:
+    """A claim whose answer nobody looked at is given out again."""
+    owner.exchange.send((), owner.queue.claim_call(1, {ONE: (0, Wish.YES)}, 3))
+    owner.exchange.abandon()
+    assert not owner.exchange.is_under_way
+    assert owner.redis.llen(keys.claimed(ONE)) == 3
+    assert ids_of(owner.claim(100)) == submitted[:3]
