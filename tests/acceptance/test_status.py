@@ -54,6 +54,11 @@ def test_parked_sessions_are_shown_with_their_partition_and_are_gone_with_their_
     assert (after.workers, after.parked, after.waiting) == ((), 0, 2)
 
 
+def heed_interrupts() -> None:
+    """Tests that run in a shell's background ignore them, and so would their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_it_is_shown_live_and_when_no_worker_lives(redis_client: Redis, valkey_url: str, tmp_path: Path) -> None:
     """Line by line for machines, in place on a terminal; Ctrl-C ends it with exit code 0."""
     settings = settings_for(valkey_url, tmp_path)
@@ -65,9 +70,20 @@ def test_it_is_shown_live_and_when_no_worker_lives(redis_client: Redis, valkey_u
     env = {"FEEDBACK_REDIS_URL": valkey_url, "FEEDBACK_SIDECAR_URL": settings.sidecar_url}
     terminal, other_end = pty.openpty()
     words = (FEEDBACK, "status", "--watch")
-    shown = subprocess.Popen(words, env=environment() | env | {"TERM": "xterm"}, stdout=other_end, stderr=other_end)
+    shown = subprocess.Popen(
+        words,
+        env=environment() | env | {"TERM": "xterm"},
+        stdout=other_end,
+        stderr=other_end,
+        preexec_fn=heed_interrupts,  # noqa: PLW1509 - it only sets a signal
+    )
     os.close(other_end)
-    lines = subprocess.Popen((*words, "1", "--json"), env=environment() | env, stdout=subprocess.PIPE)
+    lines = subprocess.Popen(
+        (*words, "1", "--json"),
+        env=environment() | env,
+        stdout=subprocess.PIPE,
+        preexec_fn=heed_interrupts,  # noqa: PLW1509 - it only sets a signal
+    )
     try:
         assert lines.stdout is not None
         first, second = (json.loads(lines.stdout.readline()) for _ in range(2))
