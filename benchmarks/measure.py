@@ -103,10 +103,13 @@ def rounds_of(taken: Rounds, value: Callable[[float], float]) -> list[list[float
 
 
 def drain_rate(remaining: Callable[[], int]) -> float:
-    """How many a second vanish from a backlog that nobody adds to any more, until none remain."""
+    """How many a second vanish from a backlog that nobody adds to any more, until none remain.
+
+    One that is gone at the first look (of a few, with `--quick`) counts as one command and the time of that look.
+    """
     first, start = remaining(), time.perf_counter()
     wait_until(lambda: remaining() == 0, "the backlog is gone")
-    return first / (time.perf_counter() - start)
+    return max(first, 1) / (time.perf_counter() - start)
 
 
 def memory_mb(process: int | Literal["self"], line: Literal["VmRSS", "VmHWM"]) -> float:
