@@ -24,7 +24,8 @@ MOST_CONNECTIONS = 4096
 MOST_HEADER_BYTES = 64 * 1024
 """Of a request's line and headers together."""
 HEADERS_WITHIN_S = 10.0
-"""Seconds that a connection may take for a request's headers, from its first byte on."""
+"""Seconds that a connection may take for a request's headers, from its first byte on, and for the rest of a body that
+was answered unread."""
 IDLE_S = 30
 """Seconds that a connection without a request stays open."""
 
@@ -33,7 +34,10 @@ _log = logging.getLogger(__name__)
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol takes headers of any size and waits for them for ever; this one does neither."""
+    """uvicorn's protocol takes headers of any size and waits for them for ever; this one does neither.
+
+    It also stops its clock at any byte, and keeps trailers; this one drops them.
+    """
 
     _awaits_headers = True
     _header_bytes = 0
@@ -54,6 +58,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._header_bytes += len(data)
             if self._header_bytes > MOST_HEADER_BYTES and not self.transport.is_closing():
                 self.send_400_response("Headers too large.")
+        elif self._timer is None and (self.cycle is None or self.cycle.response_complete):
+            self._start_waiting()
 
     def on_message_begin(self) -> None:
         self._start_waiting()
@@ -61,9 +67,23 @@ class BoundedProtocol(HttpToolsProtocol):
         # For an answer whose reader takes nothing any more (`gateway.live.answer`).
         self.scope["state"]["abort"] = self.transport.abort
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._awaits_headers:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self._stop_waiting()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if self.cycle.response_complete:
+            self._stop_waiting()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete and self.cycle.more_body and self._timer is None:
+            self._timer = self.loop.call_later(HEADERS_WITHIN_S, self.transport.close)
 
     def _start_waiting(self) -> None:
         self._stop_waiting()

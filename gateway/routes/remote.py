@@ -1,5 +1,6 @@
 """The remote contract of the original system: `POST /api/messageFeedback/list|put|delete` (docs/http.md)."""
 
+import json
 import time
 from http import HTTPStatus
 from typing import Any, Literal, TypeAlias
@@ -86,10 +87,9 @@ def _route(gateway: Gateway, verb: Verb) -> BaseRoute:
     method = f"messageFeedback/{verb}"
 
     async def call(call: Call) -> Response:
-        document = parse_json(call.body)
-        rpc_id = _rpc_id(document)
+        rpc_id = _rpc_id(_leniently_read(call.body))
         try:
-            value = await _answer(gateway, verb, _request_in(document, method), call.principal)
+            value = await _answer(gateway, verb, _request_in(parse_json(call.body), method), call.principal)
         except FeedbackError as error:
             note_failure(error)
             failure = InternalError(message=f"{error.code}: {sentence_of(error)}")
@@ -97,6 +97,24 @@ def _route(gateway: Gateway, verb: Verb) -> BaseRoute:
         return json_answer(ServerResponse(rpc_id, Succeeded(value=value)))
 
     return gateway.guard.route(f"/api/{method}", {"POST": Operation(call, _SCOPES[verb])})
+
+
+def _leniently_read(body: bytes) -> Any:
+    """A document that may still break the rules of `parse_json`, but for one: no two ids that the answer could bear.
+
+    Raises:
+        InvalidRequest: it is no JSON at all, or has two.
+    """
+    try:
+        return json.loads(body.decode(), object_pairs_hook=_members)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest("$", f"not JSON: {error}") from None
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if sum(name == "rpcId" for name, _ in pairs) > 1:
+        raise InvalidRequest("$.rpcId", "the member occurs twice")
+    return dict(pairs)
 
 
 def _rpc_id(document: object) -> RpcId:
@@ -118,6 +136,8 @@ def _request_in(document: object, method: str) -> dict[str, Any]:
         envelope = msgspec.convert(document, ClientRequest)
     except msgspec.ValidationError as error:
         raise invalid(error) from None
+    except UnicodeEncodeError:
+        raise InvalidRequest("$", "a name that is not well-formed Unicode") from None
     if envelope.method != method:
         raise InvalidRequest("$.method", f"expected {method}, as the path says")
     return envelope.payload.args.request

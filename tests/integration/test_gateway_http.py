@@ -15,7 +15,7 @@ import pytest
 from feedback import FeedbackClient, keys
 from feedback.connection import connect
 from feedback.settings import Settings
-from gateway.server import MOST_HEADER_BYTES
+from gateway.server import MOST_HEADER_BYTES, BoundedProtocol
 from tests.harness import serving, settings_for, wait_until, write_session
 from tests.integration.gateway_serving import caller, gateway_serving, item_path, remote, segment
 
@@ -51,11 +51,15 @@ def client(url: str) -> Iterator[httpx.Client]:
         yield client
 
 
-def raw(url: str, request: bytes) -> bytes:
-    """What a server answers to bytes that no client would send, until it ends the connection."""
+def raw(url: str, request: bytes, more: bytes = b"") -> bytes:
+    """What a server answers to bytes that no client would send, and `more` after its answer began, until it ends
+    the connection."""
     address, answer = httpx.URL(url), b""
     with socket.create_connection((address.host, address.port or 80)) as connection, suppress(ConnectionError):
         connection.sendall(request)
+        if more:
+            answer += connection.recv(1 << 16)
+            connection.sendall(more)
         while part := connection.recv(1 << 16):
             answer += part
     return answer
@@ -111,6 +115,13 @@ def test_the_remote_contract_answers_in_the_originals_envelope(client: httpx.Cli
         (json.dumps(ENVELOPE | {"payload": LIST, "more": 1}).encode(), 200),
         (json.dumps(ENVELOPE | {"payload": {"args": {"request": []}}}).encode(), 200),
         (json.dumps(ENVELOPE | {"payload": {"args": {"request": {"sessionId": "\ud800"}}}}).encode(), 200),
+        (b'{"type":"client-request","rpcId":"1","method":"messageFeedback/list","payload":{},"payload":{}}', 200),
+        (
+            json.dumps(ENVELOPE | {"payload": {"args": {"request": {"sessionId": "s", "x": float("nan")}}}}).encode(),
+            200,
+        ),
+        (json.dumps(ENVELOPE | {"payload": LIST, "x\ud800": 1}).encode(), 200),
+        (json.dumps(ENVELOPE | {"payload": LIST | {"x\ud800": 1}}).encode(), 200),
         (b" " * 200_000, 413),
     ],
 )
@@ -263,6 +274,30 @@ def test_what_is_held_is_bounded(url: str, client: httpx.Client, monkeypatch: py
     monkeypatch.setattr("gateway.guard.MOST_AT_ONCE", 0)
     for answer in (full, client.get("/sessions/s/feedback"), client.post("/api/messageFeedback/list")):
         assert (answer.status_code, answer.json()["code"], answer.headers["Retry-After"]) == (503, "busy", "1")
+
+
+def test_who_was_answered_holds_neither_memory_nor_the_connection(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trailers are not kept; an unread body, or bytes that begin no request, keep a connection open for no longer."""
+    protocols: list[BoundedProtocol] = []
+
+    def note(protocol: BoundedProtocol, name: bytes, value: bytes) -> None:
+        protocols.append(protocol)
+        on_header(protocol, name, value)
+
+    on_header = BoundedProtocol.on_header
+    monkeypatch.setattr(BoundedProtocol, "on_header", note)
+    monkeypatch.setattr("gateway.server.HEADERS_WITHIN_S", 0.2)
+    post = b"POST /api/messageFeedback/list HTTP/1.1\r\nHost: localhost\r\n"
+    with gateway_serving(settings) as url:
+        trailers = b"".join(b"T%d: %s\r\n" % (number, b"t" * 1000) for number in range(200))
+        chunked = post + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n" + trailers + b"\r\n"
+        assert raw(url, chunked, b"\r\n").startswith(b"HTTP/1.1 400")
+        assert len(protocols) > 200
+        assert {name for name, _ in protocols[0].headers} == {b"host", b"transfer-encoding"}
+        assert raw(url, post + b"Content-Length: 99999999\r\n\r\n", b" ").startswith(b"HTTP/1.1 413")
+        assert raw(url, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\r\n").startswith(b"HTTP/1.1 200")
 
 
 def test_without_a_worker_it_is_alive_and_not_ready_and_says_when_to_come_back(
