@@ -134,6 +134,13 @@ class Assignment:
             reach(CrashPoint.AFTER_RECOVERY)
             if left.published < fence.sequence:
                 publish_missing(self._queue, self._store, partition, left.published, fence.sequence)
+            elif left.published > fence.sequence:
+                logger.error(
+                    "the store has lost commits that were published partition=%s published=%d stored=%d",
+                    partition,
+                    left.published,
+                    fence.sequence,
+                )
             lot = ParkingLot(self._settings.max_attempts, random.random, batch_size=self._settings.batch_size)
             self.owned[partition] = Owned(Ownership(fence.epoch, fence.sequence), lot, left, bereft=bereft)
             self.ready.add(partition)

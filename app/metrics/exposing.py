@@ -1,7 +1,7 @@
 """One serving process's metrics and health, put together: `/metrics`, `/healthz`, `/readyz`."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from http import HTTPStatus
 from importlib.metadata import version
@@ -20,6 +20,8 @@ ALIVE_WITHIN_S = 30.0
 """Seconds without a turn of a process's loop, after which it counts as hung: six times the longest it waits for
 anything (a log that is slow to read, another's lock of the store)."""
 
+_TURN_WITHIN_S = 1.0
+
 
 class Exposition:
     """What a process registers its metrics with, and tells that it lives."""
@@ -31,7 +33,8 @@ class Exposition:
         self.port = 0
         """Where it is served, as soon as it is."""
         self._reach = Reach(settings, has_store=has_store)
-        # One scrape or probe at a time: those that come meanwhile wait, and the server and the store see one of them.
+        # One scrape or probe at a time: the server and the store see one of them. Those that come meanwhile wait a
+        # little: while a store is silent they must not take the room that `healthz` is answered in.
         self._turn = threading.Lock()
         ProcessCollector(registry=self.registry)
         info = Gauge(
@@ -44,8 +47,7 @@ class Exposition:
     def metrics(self, accept: str) -> Page:
         """Everything that is registered, in the form that the scraper likes best."""
         encode, content_type = choose_encoder(accept)
-        with self._turn:
-            return Page(encode(self.registry), content_type)
+        return self._in_turn(lambda: Page(encode(self.registry), content_type))
 
     def healthz(self, accept: str) -> Page:
         """Whether the process does its rounds. One that does not is to be killed and started anew."""
@@ -55,8 +57,15 @@ class Exposition:
     def readyz(self, accept: str) -> Page:
         """Whether it reaches what it works with. One that does not waits, and goes on by itself."""
         del accept
-        with self._turn:
-            return _verdict(self._reach.missing())
+        return self._in_turn(lambda: _verdict(self._reach.missing()))
+
+    def _in_turn(self, look: Callable[[], Page]) -> Page:
+        if not self._turn.acquire(timeout=_TURN_WITHIN_S):
+            return _verdict(["an earlier look at the server and the store takes long"])
+        try:
+            return look()
+        finally:
+            self._turn.release()
 
     def close(self) -> None:
         """Close its connections."""

@@ -129,20 +129,14 @@ class PostgresStore:
         """
         self._connections = PostgresConnections(parse(url))
         with self._connections.connected() as session:
-            version = schema.stored_version(session, self._connections.location)
-            if version:
+            if schema.stored_version(session, self._connections.location):
                 schema.refuse_moved_away(session, self._connections.location)
-            if version < schema.SCHEMA_VERSION:
-                schema.migrate(session, self._connections.location)
+        self._connections.migrate()
 
     @classmethod
     def find(cls, url: str) -> "PostgresStore | None":
         """The store, or None when none was ever made in this database. Raises as the constructor."""
-        connections = PostgresConnections(parse(url))
-        with connections.connected() as session:
-            if not schema.stored_version(session, connections.location):
-                return None
-        return cls(url)
+        return cls(url) if PostgresConnections(parse(url)).stored_version() else None
 
     def topology(self) -> StoredTopology | None:
         """The deployment's topology, or None in a new store."""

@@ -70,15 +70,27 @@ class PostgresConnections:
             raise StoreUnavailable(f"sidecar store {self.location}: closed")
 
     @contextlib.contextmanager
-    def connected(self) -> Iterator[Session]:
-        """A session outside of the pool, whatever the database holds; it takes as long as it takes.
+    def connected(self, *, patient: bool = False) -> Iterator[Session]:
+        """A session outside of the pool, whatever the database holds; a `patient` one takes as long as it takes.
 
         Raises:
             StoreUnavailable: the server cannot be reached, does not let us in, or is too old.
         """
-        session = self._connect(patient=True)
+        session = self._connect(patient=patient)
         with contextlib.closing(session), self.guard(session):
             yield session
+
+    def stored_version(self) -> int:
+        """The schema version that the database holds; 0 where there is nothing of ours. Raises as `connected`, and
+        `StoreForeign`."""
+        with self.connected() as session:
+            return schema.stored_version(session, self.location)
+
+    def migrate(self) -> None:
+        """Make the tables, or bring them up to date, where that is needed. Raises as `stored_version`."""
+        if self.stored_version() < schema.SCHEMA_VERSION:
+            with self.connected(patient=True) as session:
+                schema.migrate(session, self.location)
 
     def run(self, operation: Callable[[Session], T], *, repeatable: bool = True) -> T:
         """One operation on one connection, and again on another one when this one turned out to be dead.

@@ -73,6 +73,8 @@ def _of_standbys(facts: list[object], standbys: list[TupleRow]) -> Iterator[str]
     must_have_one = facts[-1]
     if must_have_one and not any(is_synchronous is not False for _, is_synchronous, _ in standbys):
         yield "no synchronous standby is connected, and commits wait for one (synchronous_standby_names)"
+    if standbys and not must_have_one:
+        yield "standbys only follow: a failover loses ratings that were acknowledged; set synchronous_standby_names"
     for name, _, behind in standbys:
         if behind is not None and behind > _FAR_BEHIND_BYTES:
             yield f"standby {name!r} is {behind // _MIB} MiB behind"

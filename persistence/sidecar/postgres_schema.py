@@ -146,7 +146,12 @@ def migrate(session: Session, location: str) -> None:
     Raises:
         StoreForeign: as `stored_version`.
     """
-    session.ask([("BEGIN", ()), ("SET LOCAL lock_timeout = 0", ()), (_LOCK, ())])
+    # Whoever waits for its turn waits as long as it takes; whoever has it and freezes is thrown out.
+    limits: list[Query] = [
+        ("SET LOCAL lock_timeout = 0", ()),
+        ("SET LOCAL idle_in_transaction_session_timeout = 30000", ()),
+    ]
+    session.ask([("BEGIN", ()), *limits, (_LOCK, ())])
     version = stored_version(session, location)
     create: list[Query] = [] if version else [("CREATE SCHEMA session_feedback", ())]
     steps: list[Query] = [(statement, ()) for step in MIGRATIONS[version:] for statement in step]

@@ -91,9 +91,10 @@ class PostgresTransaction:
         """Send changes, records, sequences and deadlines; what the server thinks of them is heard at the commit.
 
         Raises:
-            PartitionsFenced: a stored epoch is not the given one, where nothing was loaded before.
-            ValueError: a record out of sequence or of a partition that this transaction is not fenced for; a change
-                of a Session without a row.
+            PartitionsFenced: the first record of a partition does not follow what is stored; a stored epoch is not
+                the given one, where nothing was loaded before.
+            ValueError: a later record out of sequence, or one of a partition that this transaction is not fenced
+                for; a change of a Session without a row.
         """
         self._check_open()
         session = self._session_to_write(changes)

@@ -7,6 +7,7 @@ from typing import Any, assert_never
 from feedback.crashpoints import CrashPoint, reach
 from feedback.model import Item, SessionIdentity
 from feedback.partitions import PartitionId
+from persistence.sidecar.numbering import follow
 from persistence.sidecar.sqlite_items import ItemWrites
 from persistence.sidecar.sqlite_lookup import ITEMS, RECORDS, SESSIONS, look_up
 from persistence.sidecar.store import (
@@ -91,6 +92,11 @@ def _session_from(created_at: int, cwd: str | None, revision: int) -> StoredSess
     return StoredSession(SessionIdentity(created_at=created_at, cwd=cwd), revision)
 
 
+def _row(record: CommandRecord) -> tuple[object, ...]:
+    head = (record.partition.generation, record.partition.number, record.sequence, _id_bytes(record.command_id))
+    return (*head, record.session_id, record.digest, record.event, record.applied_at, record.expires_at)
+
+
 def _expired_row(record: CommandRecord) -> tuple[object, ...]:
     head = (record.partition.number, _id_bytes(record.command_id), record.session_id, record.digest)
     return (*head, record.applied_at, record.expires_at)
@@ -148,12 +154,13 @@ class SqliteTransaction:
         """Write changes, records, sequences and deadlines.
 
         Raises:
-            ValueError: a record out of sequence or of a partition that this transaction is not fenced for; an
-                item of a Session without a row.
+            PartitionsFenced: the first record of a partition does not follow what is stored.
+            ValueError: a later record out of sequence, or one of a partition that this transaction is not fenced
+                for; an item of a Session without a row.
         """
         self._check_open()
         numbered = [record for record in records if not record.is_expired]
-        rows = self._number(numbered)
+        follow(numbered, self._sequences)
         revisions: dict[int, int] = {}
         for change in changes:
             if isinstance(change, StartSession):
@@ -170,7 +177,7 @@ class SqliteTransaction:
                 assert_never(change)
         self._items.flush()
         self._write(_NEW_REVISION, [(revision, key) for key, revision in revisions.items()])
-        self._write(_PUT_RECORD, rows)
+        self._write(_PUT_RECORD, [_row(record) for record in numbered])
         self._write(_PUT_EXPIRED, [_expired_row(record) for record in records if record.is_expired])
         heads = {record.partition: record.sequence for record in numbered}
         self._write(_ADVANCE, [(sequence, part.generation, part.number) for part, sequence in heads.items()])
@@ -217,19 +224,3 @@ class SqliteTransaction:
                 raise ValueError(f"Session {session_id!r} has no row; start it first")
             key = self._keys[session_id] = found[0]
         return key
-
-    def _number(self, records: Sequence[CommandRecord]) -> list[tuple[object, ...]]:
-        """The records' rows, after checking that each follows its partition's last one."""
-        rows: list[tuple[object, ...]] = []
-        for record in records:
-            partition = record.partition
-            last = self._sequences.get(partition)
-            if last is None:
-                raise ValueError(f"a record of partition {partition}, which this transaction is not fenced for")
-            if record.sequence != last + 1:
-                raise ValueError(f"partition {partition}: record {record.sequence} does not follow {last}")
-            self._sequences[partition] = record.sequence
-            command = _id_bytes(record.command_id)
-            head = (partition.generation, partition.number, record.sequence, command, record.session_id)
-            rows.append((*head, record.digest, record.event, record.applied_at, record.expires_at))
-        return rows

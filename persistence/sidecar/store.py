@@ -179,7 +179,9 @@ class StoreTransaction(Protocol):
         number must be one that the transaction was opened for.
 
         Raises:
-            ValueError: a record's sequence does not follow its partition's last one, its partition is not one that
+            PartitionsFenced: the first record of a partition does not follow the last one that is stored: the store
+                has lost commits since its owner took it over, or has another owner of the same epoch.
+            ValueError: a later record does not follow the one before it, its partition is not one that
                 the transaction was opened for, or its command id is recorded already; a change of a Session
                 without a row. Let it out of the block, which then rolls back.
         """

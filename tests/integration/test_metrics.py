@@ -215,6 +215,23 @@ def test_a_scrape_ends_when_the_server_is_silent_and_health_says_what_is_wrong(
     redis_client.ping()  # the pause is over
 
 
+def test_probes_that_wait_for_a_silent_store_leave_room_for_the_one_about_life(settings: Settings) -> None:
+    """However many of them come: a process that stands in a long line is not one that stands still."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(20) as probes:
+        silent_url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/feedback?sslmode=disable"
+        with exposed(msgspec.structs.replace(settings, sidecar_url=silent_url), "worker") as exposition:
+            first = probes.submit(page, exposition, "/readyz")
+            accepted, _ = silent.accept()
+            for _ in range(3):
+                waiting = [probes.submit(page, exposition, "/readyz") for _ in range(6)]
+                assert page(exposition, "/healthz") == (200, "ok\n")
+                assert {one.result() for one in waiting} == {
+                    (503, "an earlier look at the server and the store takes long\n")
+                }
+            accepted.close()
+            assert first.result() == (503, "store: StoreUnavailable\n")
+
+
 def test_a_port_that_is_taken_is_said_at_the_start(settings: Settings) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

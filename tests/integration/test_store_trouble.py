@@ -1,6 +1,8 @@
 """The store is taken away or replaced under a running system: nothing is lost, nothing has to be started anew."""
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,17 @@ def test_a_store_that_is_another_file_for_a_while_is_waited_for(
         assert items() == 2
         wait_until(lambda: redis_client.exists("feedback:list-era"), "the projector follows")
     assert_sound(redis_client, settings, [first.command_id, second.command_id])
+
+
+def test_a_store_that_went_back_fences_who_knew_more(
+    settings: Settings, redis_client: Redis, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An older copy, or a standby that lagged behind: what was lost is lost, but no command fails for it."""
+    with serving(settings, projector=False), FeedbackClient.from_url(settings.redis_url) as client:
+        lost = client.put("s", "m1", "positive")
+        assert lost.ok
+        with closing(sqlite3.connect(tmp_path / "sidecar.sqlite3")) as store, store:
+            store.executescript("UPDATE fence SET sequence = 0; DELETE FROM command; DELETE FROM item")
+        assert client.put("s", "m2", "positive").ok
+    assert "fenced off" in caplog.text
+    assert "lost commits that were published" in caplog.text, "an operator is told"

@@ -7,7 +7,6 @@ import msgspec
 from psycopg import sql
 from psycopg.rows import TupleRow
 
-from persistence.sidecar import postgres_schema as schema
 from persistence.sidecar.postgres_connections import PostgresConnections
 from persistence.sidecar.postgres_errors import SEALED
 from persistence.sidecar.postgres_rows import columns
@@ -126,18 +125,12 @@ class PostgresEnd:
         """Raises `SettingsInvalid`, `StoreForeign` and `StoreUnavailable` as `PostgresStore` does."""
         self._connections = PostgresConnections(parse(url), serving=False)
         self.location = self._connections.location
-        with self._connections.connected() as session:
-            if schema.stored_version(session, self.location) < schema.SCHEMA_VERSION:
-                schema.migrate(session, self.location)
+        self._connections.migrate()
 
     @classmethod
     def find(cls, url: str) -> "PostgresEnd | None":
         """As the constructor, but None where no store was ever made."""
-        connections = PostgresConnections(parse(url), serving=False)
-        with connections.connected() as session:
-            if not schema.stored_version(session, connections.location):
-                return None
-        return cls(url)
+        return cls(url) if PostgresConnections(parse(url), serving=False).stored_version() else None
 
     def mark(self, role: Role) -> Mark | None:
         """What the store knows of a transfer that it has this part in."""
