@@ -5,13 +5,14 @@ sequence and says so itself; from the first that does not, the store is asked.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
 from redis import Redis
 
 from feedback import keys
+from feedback.event_streams import Row, past, row_of, sequence_of, streams_in
 from feedback.events import Event, decode_event
 from feedback.partitions import PartitionId
 from feedback.scripting import Script
@@ -19,8 +20,6 @@ from persistence.sidecar.store import SidecarStore
 
 _backlog = Script("projections", "backlog")
 
-Row: TypeAlias = tuple[int, bytes]
-"""A sequence and an encoded event."""
 Rows: TypeAlias = dict[PartitionId, list[Row]]
 
 ROUND_BYTES = 16 * 2**20
@@ -29,7 +28,6 @@ _EVENT_ROOM = 64 * 1024
 """For what an event holds besides one note: ids, versions, times, actor."""
 _OVERHEAD = 1024
 _MOST_AT_ONCE = 256
-_LAST_SUFFIX = 2**64 - 1
 
 
 class Room(Struct, frozen=True):
@@ -63,9 +61,9 @@ class Lost(Struct, frozen=True):
 def read_streams(redis: Redis, positions: Mapping[PartitionId, int], *, room: Room, block_ms: int) -> Rows:
     """Entries past each partition's position, as many as there is room for; waits `block_ms` when there are none."""
     by_key = {keys.events(partition).encode(): partition for partition in positions}
-    after = [_past(position) for position in positions.values()]
+    after = [past(position) for position in positions.values()]
     reply = redis.execute_command("XREAD", "COUNT", room.page, "BLOCK", block_ms, "STREAMS", *by_key, *after)
-    rows = {by_key[key]: [_row(*entry) for entry in entries] for key, entries in _streams(reply)}
+    rows = {by_key[key]: [row_of(*entry) for entry in entries] for key, entries in streams_in(reply)}
     behind = [partition for partition, found in rows.items() if len(found) >= room.page]
     return _read_on(redis, rows, behind, room) if behind else rows
 
@@ -73,11 +71,11 @@ def read_streams(redis: Redis, positions: Mapping[PartitionId, int], *, room: Ro
 def _read_on(redis: Redis, rows: Rows, partitions: Sequence[PartitionId], room: Room) -> Rows:
     """More of these partitions' streams. XREAD counts entries, so it may only take as many as can be giants."""
     names = [keys.events(partition) for partition in partitions]
-    after = [_past(rows[partition][-1][0]) for partition in partitions]
+    after = [past(rows[partition][-1].sequence) for partition in partitions]
     more = _backlog(redis, names, (room.partition_bytes * len(partitions), _OVERHEAD, room.page, *after))
     for partition, entries in zip(partitions, more, strict=True):
         ids, events = entries[::2], entries[1::2]
-        rows[partition] += [(_sequence(entry_id), event) for entry_id, event in zip(ids, events, strict=True)]
+        rows[partition] += [Row(sequence_of(entry_id), event) for entry_id, event in zip(ids, events, strict=True)]
     return rows
 
 
@@ -108,7 +106,7 @@ def _outcomes(store: SidecarStore, partition: PartitionId, after: int, room: Roo
     left = room.partition_bytes
     while left > 0:
         page = store.outcomes(partition, after, room.page)
-        rows += page
+        rows += [Row(*one) for one in page]
         if len(page) < room.page:
             break
         after = page[-1][0]
@@ -131,28 +129,3 @@ def _run(partition: PartitionId, after: int, rows: Iterable[Row]) -> list[Event]
             break
         events.append(event)
     return events
-
-
-def _past(position: int) -> str:
-    """Past every id of the position's sequence: `<sequence>-1` is none of ours, and would come for ever."""
-    return f"{position}-{_LAST_SUFFIX}"
-
-
-def _sequence(entry_id: bytes) -> int:
-    return int(entry_id.partition(b"-")[0])
-
-
-def _row(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Row:
-    return _sequence(entry_id), fields.get(b"event", b"")
-
-
-def _streams(reply: Any) -> Iterable[tuple[bytes, list[Any]]]:
-    """XREAD's reply, which RESP2 gives as pairs and RESP3 as a map."""
-    if not reply:
-        return ()
-    if not isinstance(reply, dict):
-        return [(key, entries) for key, entries in reply]
-    # RESP3 through redis-py wraps a stream's entries in one more list.
-    return [
-        (key, entries[0] if entries and isinstance(entries[0], list) else entries) for key, entries in reply.items()
-    ]

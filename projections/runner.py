@@ -11,11 +11,12 @@ from redis import Redis
 from feedback import keys
 from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import SettingsInvalid
+from feedback.event_streams import Row
 from feedback.events import Event
 from feedback.partitions import PartitionId, Topology
 from persistence.sidecar.store import SidecarStore
 from projections.cache import Advance, ListCache, drop_foreign
-from projections.gathering import Bogus, Gathered, Lost, Room, Row, gather, read_streams
+from projections.gathering import Bogus, Gathered, Lost, Room, gather, read_streams
 from projections.lease import FollowerLease
 from projections.meter import Meter
 from projections.patience import run_patiently

@@ -13,7 +13,7 @@ from worker.keeper import LeaseKeeper
 from worker.leases import LeaseTable, View
 from worker.owned import Owned
 from worker.parking import ParkingLot
-from worker.publishing import publish_missing
+from worker.publishing import catch_up
 from worker.queue import ClaimQueue
 from worker.runtime import Runtime
 
@@ -132,15 +132,7 @@ class Assignment:
             if left is None:
                 continue
             reach(CrashPoint.AFTER_RECOVERY)
-            if left.published < fence.sequence:
-                publish_missing(self._queue, self._store, partition, left.published, fence.sequence)
-            elif left.published > fence.sequence:
-                logger.error(
-                    "the store has lost commits that were published partition=%s published=%d stored=%d",
-                    partition,
-                    left.published,
-                    fence.sequence,
-                )
+            catch_up(self._queue, self._store, partition, left.published, fence.sequence)
             lot = ParkingLot(self._settings.max_attempts, random.random, batch_size=self._settings.batch_size)
             self.owned[partition] = Owned(Ownership(fence.epoch, fence.sequence), lot, left, bereft=bereft)
             self.ready.add(partition)

@@ -39,7 +39,7 @@ class LeaseTable:
         self._redis = redis
         self.worker_id = worker_id
         self._topology = topology
-        self._ttl_ms = int(ttl_s * 1000)
+        self.ttl_s = ttl_s
         self._owners = keys.owners(topology.generation)
 
     def heartbeat(self, beat: int, watched: Iterable[PartitionId]) -> View:
@@ -55,7 +55,7 @@ class LeaseTable:
             keys.TOPOLOGY,
             *map(keys.queue, watched),
         )
-        args = (self.worker_id, beat, self._ttl_ms, keys.SESSION_PREFIX, keys.WAKE_TTL_S, keys.WAKE_PREFIX)
+        args = (self.worker_id, beat, int(self.ttl_s * 1000), keys.SESSION_PREFIX, keys.WAKE_TTL_S, keys.WAKE_PREFIX)
         owners, members, beats, generation = _heartbeat(self._redis, names, args)
         return View(
             # What is no number was written by nobody of ours; an owner that is no name is one that does not live.

@@ -26,6 +26,26 @@ neither a request nor a pause of any size."""
 T = TypeVar("T")
 
 
+def catch_up(queue: ClaimQueue, store: SidecarStore, partition: PartitionId, published: int, head: int) -> None:
+    """See to it that a partition's stream is as far as the store (`head`) for whoever has just taken it over.
+
+    A stream that is further is left as it is, and said: the store has lost commits (a failover to a standby that
+    lagged behind, an older copy restored), and an operator has to have Redis forget them too.
+
+    Raises:
+        RedisError, StoreUnavailable: as `publish_missing`.
+    """
+    if published < head:
+        publish_missing(queue, store, partition, published, head)
+    elif published > head:
+        logger.error(
+            "the store has lost commits that were published partition=%s published=%d stored=%d",
+            partition,
+            published,
+            head,
+        )
+
+
 def publish_missing(queue: ClaimQueue, store: SidecarStore, partition: PartitionId, published: int, head: int) -> None:
     """Publish the store's events past `published` up to `head`, as many as the stream keeps anyway.
 

@@ -6,10 +6,8 @@ from uuid import uuid4
 
 from barrier.flush import FlushDesk
 from barrier.rules import Answer, FlushNeeded
-from feedback import keys
 from feedback.agent_desk import AgentDesk
 from feedback.commands import Command, digest_of
-from feedback.connection import BLOCK_S
 from feedback.errors import FeedbackError, QueueUnavailable
 from feedback.events import Event
 from feedback.evidence import LogQuestion
@@ -24,12 +22,11 @@ from worker.core.batching import Answered
 from worker.core.shares import SINGLE_PREFIX
 from worker.engine import Ownership, Processed
 from worker.leases import LeaseTable
-from worker.publishing import publish_missing
+from worker.publishing import catch_up
 from worker.queue import ClaimQueue
 from worker.remote import EvidenceNeeded, OutOfTurn, question_of
 from worker.runtime import Runtime
-
-_PATIENCE_TTLS = 4
+from worker.turns import seize_in_turn, turn_deadline
 
 
 def apply_one(runtime: Runtime, command: Command) -> Event:
@@ -46,11 +43,11 @@ def apply_one(runtime: Runtime, command: Command) -> Event:
         raise QueueUnavailable("the number of partitions is being changed; run the job again when that is done")
     partition = standing.current.partition_of(command.session_id)
     table = LeaseTable(runtime.redis, f"{SINGLE_PREFIX}{uuid4().hex}", standing.current, runtime.settings.lease_ttl)
-    deadline = time.monotonic() + _PATIENCE_TTLS * runtime.settings.lease_ttl
+    deadline = turn_deadline(runtime.settings)
     try:
         while True:
             table.heartbeat(time.monotonic_ns(), ())
-            _take_turn(runtime, table, partition, deadline)
+            seize_in_turn(runtime.redis, table, partition, deadline)
             try:
                 return _apply(runtime, table, partition, command)
             except PartitionsFenced:
@@ -62,21 +59,6 @@ def apply_one(runtime: Runtime, command: Command) -> Event:
         table.leave()
 
 
-def _take_turn(runtime: Runtime, table: LeaseTable, partition: PartitionId, deadline: float) -> None:
-    while True:
-        owner = table.owner(partition.number)
-        polite = (
-            owner is not None and owner.startswith(SINGLE_PREFIX) and runtime.redis.exists(keys.worker_session(owner))
-        )
-        if not polite and table.seize(partition.number, owner):
-            return
-        if time.monotonic() > deadline:
-            raise QueueUnavailable(f"partition {partition} is busy with other single commands; run the job again")
-        # Whoever releases a partition or ends a session rings all others.
-        wait_s = min(BLOCK_S, runtime.settings.lease_ttl)
-        runtime.redis.blpop([keys.wake(table.worker_id)], timeout=wait_s)
-
-
 def _apply(runtime: Runtime, table: LeaseTable, partition: PartitionId, command: Command) -> Event:
     queue = ClaimQueue(runtime.redis, table.worker_id, runtime.settings)
     if queue.waits_aside(partition, command.session_id):
@@ -85,8 +67,7 @@ def _apply(runtime: Runtime, table: LeaseTable, partition: PartitionId, command:
     left = queue.recover(partition)
     if fence is None or left is None:
         raise PartitionsFenced([partition])
-    if left.published < fence.sequence:
-        publish_missing(queue, runtime.store, partition, left.published, fence.sequence)
+    catch_up(queue, runtime.store, partition, left.published, fence.sequence)
     ownership = {partition: Ownership(fence.epoch, fence.sequence)}
     earlier = _claim(queue, partition, left.commands)
     own = Claim(partition, command.command_id.encode(), command, digest_of(command), 0)

@@ -19,10 +19,41 @@ from persistence.sidecar.store import CommandRecord, Fence, PartitionsFenced, Si
 from worker import topology as topologies
 from worker.core.shares import SINGLE_PREFIX
 from worker.leases import LeaseTable
-from worker.publishing import publish_missing
+from worker.publishing import catch_up
 from worker.queue import ClaimQueue
 
 _PATIENCE_TTLS = 4
+
+
+def turn_deadline(settings: Settings) -> float:
+    """Until when (monotonic seconds) somebody waits for a turn."""
+    return time.monotonic() + _PATIENCE_TTLS * settings.lease_ttl
+
+
+def seize_in_turn(redis: Redis, table: LeaseTable, partition: PartitionId, deadline: float) -> None:
+    """Take a partition's lease: from a worker at once, from another one who takes turns when that has had its own.
+
+    Raises:
+        QueueUnavailable: not until `deadline` (monotonic seconds).
+    """
+    owner = table.owner(partition.number)
+    while _is_in_turn(redis, owner, table.worker_id) or not table.seize(partition.number, owner):
+        if time.monotonic() > deadline:
+            raise QueueUnavailable(f"partition {partition} is busy with others who take turns; try again")
+        # Whoever releases a partition or ends a session rings all others.
+        redis.blpop([keys.wake(table.worker_id)], timeout=min(BLOCK_S, table.ttl_s))
+        table.heartbeat(time.monotonic_ns(), ())
+        owner = table.owner(partition.number)
+
+
+def _is_in_turn(redis: Redis, owner: str | None, me: str) -> bool:
+    """Whether it is another one of its kind that is alive: it will not be long."""
+    return (
+        owner is not None
+        and owner != me
+        and owner.startswith(SINGLE_PREFIX)
+        and bool(redis.exists(keys.worker_session(owner)))
+    )
 
 
 class Turn(Struct, frozen=True):
@@ -101,30 +132,14 @@ class Turns:
     def _lease(self, redis: Redis, topology: Topology, partitions: Sequence[PartitionId], stack: ExitStack) -> bool:
         """Take the leases, to be given back by `stack`; whether a worker is alive."""
         table = LeaseTable(redis, self._me, topology, self._settings.lease_ttl)
-        deadline = time.monotonic() + _PATIENCE_TTLS * self._settings.lease_ttl
+        deadline = turn_deadline(self._settings)
         stack.callback(table.leave)
         view = table.heartbeat(time.monotonic_ns(), ())
         stack.callback(table.release, [partition.number for partition in partitions])
         # Everybody in ascending order, so that nobody waits for one who waits for him.
         for partition in partitions:
-            owner = view.owners.get(partition.number)
-            while self._is_in_turn(redis, owner) or not table.seize(partition.number, owner):
-                if time.monotonic() > deadline:
-                    raise QueueUnavailable(f"partition {partition} is busy with others who take turns; try again")
-                # Whoever releases a partition or ends a session rings all others.
-                redis.blpop([keys.wake(self._me)], timeout=min(BLOCK_S, self._settings.lease_ttl))
-                table.heartbeat(time.monotonic_ns(), ())
-                owner = table.owner(partition.number)
+            seize_in_turn(redis, table, partition, deadline)
         return any(not worker.startswith(SINGLE_PREFIX) for worker in view.beats)
-
-    def _is_in_turn(self, redis: Redis, owner: str | None) -> bool:
-        """Whether it is another one of its kind that is alive: it will not be long."""
-        return (
-            owner is not None
-            and owner != self._me
-            and owner.startswith(SINGLE_PREFIX)
-            and bool(redis.exists(keys.worker_session(owner)))
-        )
 
     def _recover(self, redis: Redis, fences: Mapping[PartitionId, Fence]) -> None:
         queue = ClaimQueue(redis, self._me, self._settings)
@@ -132,5 +147,4 @@ class Turns:
             left = queue.recover(partition)
             if left is None:
                 raise PartitionsFenced([partition])
-            if left.published < fence.sequence:
-                publish_missing(queue, self._store, partition, left.published, fence.sequence)
+            catch_up(queue, self._store, partition, left.published, fence.sequence)

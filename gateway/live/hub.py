@@ -10,9 +10,10 @@ import msgspec
 from redis import asyncio as aio
 from redis.exceptions import RedisError
 
+from feedback.event_streams import Row
 from feedback.events import Event, FeedbackDeleted, FeedbackPut, decode_event
 from feedback.partitions import PartitionId
-from gateway.live.streams import Followed, Row, last_sequences, read_followed, read_new, read_range
+from gateway.live.streams import Followed, last_sequences, read_followed, read_new, read_range
 from gateway.live.subscriptions import Delivery, Gap, Reason, Subscription
 
 MOST_LISTENERS = 1000

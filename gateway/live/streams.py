@@ -1,25 +1,17 @@
 """The event streams as a gateway reads them (docs/wire-format.md, section 6), and the topology that they follow."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from redis import asyncio as aio
 from redis.exceptions import NoScriptError
 
 from feedback import keys
+from feedback.event_streams import Row, past, row_of, streams_in
 from feedback.partitions import TOPOLOGY_FIELDS, PartitionId, Topology
 from feedback.scripting import Script
 
-_LAST_SUFFIX = 2**64 - 1
-
 _last_sequences = Script("gateway", "last_sequences", read_only=True)
-
-
-class Row(NamedTuple):
-    """A stream's entry: its sequence, and the event as it is encoded."""
-
-    sequence: int
-    data: bytes
 
 
 class Followed(NamedTuple):
@@ -64,10 +56,9 @@ async def read_new(
 ) -> list[tuple[PartitionId, list[Row]]]:
     """Entries past each partition's position, up to `count` each, oldest generation first; waits for the first one."""
     by_key = {keys.events(partition).encode(): partition for partition in positions}
-    # Past every id of the position's sequence, as the projector does: `<sequence>-1` is none of ours.
-    after = [f"{position}-{_LAST_SUFFIX}" for position in positions.values()]
+    after = [past(position) for position in positions.values()]
     reply = await redis.execute_command("XREAD", "COUNT", count, "BLOCK", block_ms, "STREAMS", *by_key, *after)
-    found = [(by_key[key], [_row(*entry) for entry in entries]) for key, entries in _streams(reply)]
+    found = [(by_key[key], [row_of(*entry) for entry in entries]) for key, entries in streams_in(reply)]
     return sorted(found, key=lambda one: one[0])
 
 
@@ -75,7 +66,7 @@ async def read_range(redis: aio.Redis, partition: PartitionId, after: int, upto:
     """Up to `count` entries of the sequences `after` + 1 to `upto`, or to the end."""
     end = "+" if upto is None else upto
     reply = await redis.execute_command("XRANGE", keys.events(partition), after + 1, end, "COUNT", count)
-    return [_row(*entry) for entry in reply]
+    return [row_of(*entry) for entry in reply]
 
 
 async def last_sequences(redis: aio.Redis, partitions: Sequence[PartitionId]) -> dict[PartitionId, int]:
@@ -86,19 +77,3 @@ async def last_sequences(redis: aio.Redis, partitions: Sequence[PartitionId]) ->
     except NoScriptError:
         found = await redis.execute_command(*_last_sequences.by_source(names, ()))
     return dict(zip(partitions, found, strict=True))
-
-
-def _row(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Row:
-    return Row(int(entry_id.partition(b"-")[0]), fields.get(b"event", b""))
-
-
-def _streams(reply: Any) -> Iterable[tuple[bytes, list[Any]]]:
-    """XREAD's reply, which RESP2 gives as pairs and RESP3 as a map."""
-    if not reply:
-        return ()
-    if not isinstance(reply, dict):
-        return [(key, entries) for key, entries in reply]
-    # RESP3 through redis-py wraps a stream's entries in one more list.
-    return [
-        (key, entries[0] if entries and isinstance(entries[0], list) else entries) for key, entries in reply.items()
-    ]
