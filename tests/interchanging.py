@@ -4,8 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
-from uuid import UUID
+from typing import Any
+from uuid import UUID, uuid4
+from zlib import crc32
 
+from feedback.events import FeedbackDeleted, FeedbackPut, encode_event
 from feedback.model import Item, Rating, SessionIdentity
 from feedback.partitions import PartitionId
 from feedback.settings import Settings
@@ -13,7 +16,7 @@ from persistence.interchange.export import export
 from persistence.interchange.media import Form
 from persistence.interchange.rows import Found, Row
 from persistence.sidecar import SidecarStore, SqliteStore
-from persistence.sidecar.store import SessionFeedback, StoredTopology
+from persistence.sidecar.store import CommandRecord, DeleteItem, PutItem, SessionFeedback, StoredTopology
 from worker.importing import Importer, ImportReport
 from worker.turns import Turns
 
@@ -23,7 +26,7 @@ NOON = datetime(2026, 8, 21, 12, 30)  # noqa: DTZ001 - local time, as the origin
 PARTITIONS = tuple(PartitionId(1, number) for number in range(4))
 
 SETTINGS = Settings(max_note_bytes=8192)
-_NOW_MS = 1_900_000_000_000
+NOW_MS = 1_900_000_000_000
 
 
 def set_up(store: SidecarStore) -> SidecarStore:
@@ -39,13 +42,51 @@ def fresh_store() -> Iterator[SidecarStore]:
         yield set_up(store)
 
 
-def take_in(store: SidecarStore, found: Iterable[Found], *, check: bool = False, now_ms: int = _NOW_MS) -> ImportReport:
+def take_in(store: SidecarStore, found: Iterable[Found], *, check: bool = False, now_ms: int = NOW_MS) -> ImportReport:
     """Import without a server."""
     turns = Turns(store, None, SETTINGS)
     retention_ms = 1000 * SETTINGS.command_retention
     return Importer(store, turns, clock_ms=lambda: now_ms, retention_ms=retention_ms, actor="ada").run(
         found, check=check
     )
+
+
+def rate(store: SidecarStore, session_id: str, rated: Item | str, *, at: int) -> None:
+    """What a user's command comes to, committed as a worker does: an item that is put, or the id of the message whose
+    item is deleted."""
+    fences = store.acquire_fences(PARTITIONS, "a worker")
+    place = PartitionId(1, crc32(session_id.encode()) % len(PARTITIONS))
+    fence, session = fences[place], store.stored_sessions([session_id])[session_id]
+    common: dict[str, Any] = {
+        "event_id": f"{place}-{fence.sequence + 1}",
+        "command_id": str(uuid4()),
+        "session_id": session_id,
+        "session": session.identity,
+        "revision": session.revision + 1,
+        "occurred_at": at,
+        "partition": place.number,
+        "epoch": fence.epoch,
+    }
+    change: PutItem | DeleteItem
+    event: FeedbackPut | FeedbackDeleted
+    if isinstance(rated, Item):
+        change = PutItem(session_id, rated, session.revision + 1)
+        event = FeedbackPut(message_id=rated.message_id, item=rated, **common)
+    else:
+        change = DeleteItem(session_id, rated, session.revision + 1)
+        event = FeedbackDeleted(message_id=rated, **common)
+    record = CommandRecord(
+        command_id=event.command_id,
+        partition=place,
+        sequence=fence.sequence + 1,
+        session_id=session_id,
+        digest=b"",
+        event=encode_event(event),
+        applied_at=at,
+        expires_at=at,
+    )
+    with store.transaction({partition: one.epoch for partition, one in fences.items()}) as transaction:
+        transaction.apply([change], [record], {})
 
 
 def exported(store: SidecarStore, path: Path) -> bytes:

@@ -8,7 +8,8 @@ from msgspec import Struct
 from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import QueueUnavailable
 from feedback.partitions import PartitionId
-from persistence.interchange.merge import Numbering, Part, Plan, doubtful, import_id, parts_of, plan, written
+from persistence.interchange.merge import Numbering, Part, Plan, doubtful, import_id, outdated, parts_of, plan, written
+from persistence.interchange.past import Past
 from persistence.interchange.rows import MOST_LISTED, TABLE, Found, Ignored, Refusal, Row, quoted, storable
 from persistence.sidecar.store import PartitionsFenced, PutItem, SessionFeedback, SidecarStore
 from worker.turns import Turns
@@ -23,8 +24,9 @@ _SHORTEST_PAUSE_S = 0.1
 
 class ImportReport(Struct, frozen=True, kw_only=True):
     """`sessions` were read, in order or in part. Of their items so many were added, updated (the store's was older),
-    unchanged, or kept (the store's is newer). `refused` records or items are not in order, `ignored` entries are what
-    the original passes over in silence; of both the first `MOST_LISTED` are listed."""
+    unchanged, or kept (the store's is newer, or it was deleted there, or may have been). `refused` records or items are
+    not in order, `ignored` entries are what the original passes over in silence; of both the first `MOST_LISTED` are
+    listed."""
 
     sessions: int
     added: int
@@ -50,6 +52,7 @@ class Importer:
         self._retention_ms = retention_ms
         self._actor = actor
         self._tally = _Tally()
+        self._past = Past("")
         self._next_turn = 0.0
 
     def run(self, found: Iterable[Found], *, check: bool) -> ImportReport:
@@ -159,9 +162,19 @@ class Importer:
                 stored = None
             elif stored is None or stored.session_id != part.session_id:
                 stored = self._store.feedback(part.session_id)
-            ids = [import_id(part.session_id, part.identity, item) for item in doubtful(part, stored)]
-            imported = {command_id for command_id in ids if self._store.record(command_id) is not None}
-            yield plan(part, stored, imported), 0 if stored is None else stored.revision
+            yield plan(part, stored, self._gone(part, stored)), 0 if stored is None else stored.revision
+
+    def _gone(self, part: Part, stored: SessionFeedback | None) -> set[str]:
+        """The message ids of what is not here any more, though it was: changed or deleted since."""
+        unsure = doubtful(part, stored)
+        if stored is None or not unsure:
+            return set()
+        if self._past.session_id != part.session_id:
+            self._past = Past(part.session_id)
+        self._past.read_on(self._store)
+        gone = outdated(part, stored, self._past, self._clock_ms() - self._retention_ms)
+        ids = ((item.message_id, import_id(part.session_id, part.identity, item)) for item in unsure)
+        return gone | {name for name, command_id in ids if self._store.record(command_id) is not None}
 
 
 class _Tally:

@@ -65,12 +65,12 @@ def run(arguments: Namespace) -> ExitCode:
     store = open_existing_store(settings.sidecar_url)
     if store is None:
         raise StoreUnavailable(f"no store at {public_url(settings.sidecar_url)} yet: start a worker first")
-    with closing(store), _server(settings, store) as redis:
+    with closing(store), _server(settings, store) as (redis, retention_s):
         importer = Importer(
             store,
             Turns(store, redis, settings),
             clock_ms=wall_clock_ms,
-            retention_ms=1000 * settings.command_retention,
+            retention_ms=1000 * retention_s,
             actor=arguments.actor,
         )
         report = importer.run(read_medium(form, source), check=arguments.check)
@@ -91,22 +91,25 @@ def print_refusals(refusals: tuple[Refusal, ...], count: int) -> None:
 
 
 @contextmanager
-def _server(settings: Settings, store: SidecarStore) -> Iterator[Redis | None]:
-    """The server of the system whose store this is; None when none is named and none runs in `--data`.
+def _server(settings: Settings, store: SidecarStore) -> Iterator[tuple[Redis | None, int]]:
+    """The server of the system whose store this is, None when none is named and none runs in `--data`; and the seconds
+    for which its workers keep records, which count whatever the settings here say.
 
     Raises:
         SettingsInvalid: it is another system's.
         QueueUnavailable: it cannot be reached.
     """
     if not settings.redis_url:
-        yield None
+        yield None, settings.command_retention
         return
     check_server_url(settings.redis_url)
     with open_server(settings.redis_url) as redis:
         topology = read_topology(redis)
-        if topology is not None:
-            check_topology(topology, read_deployment(redis), store.topology())
-        yield redis
+        if topology is None:
+            yield redis, settings.command_retention
+            return
+        check_topology(topology, read_deployment(redis), store.topology())
+        yield redis, topology.command_retention
 
 
 def _check_actor(actor: str | None) -> None:

@@ -1,8 +1,12 @@
 """Importing, the decisions: what of a medium's rows is new to the store. Pure: no clock, no I/O.
 
-An item is *newer* when its `updatedAt` is later; of two with the same one, what is stored stays. Of two lives of one
-Session the one that began later is newer, unless something that is stored was updated after all that is imported. What
-was imported once is not imported again for as long as its record is kept: it stands, or was changed or deleted since.
+An item is *newer* when its `updatedAt` is later; of two with the same one, what is stored stays. A deletion is newer
+than what was updated before it. Of two lives of one Session the one that began later is newer, unless something that is
+stored was updated, or something deleted there, after all that is imported. What was imported once is not imported again
+for as long as its record is kept: it stands, or was changed or deleted since.
+
+**Where the history ends**, an item that is not here may have been deleted, or never have been here. It is taken only
+when no deletion of it can have been forgotten: what a user deleted is not brought back.
 """
 
 import hashlib
@@ -15,6 +19,7 @@ from msgspec import Struct
 from feedback.events import FeedbackPut, encode_event
 from feedback.model import Item, SessionIdentity
 from feedback.partitions import PartitionId
+from persistence.interchange.past import Past
 from persistence.interchange.rows import Row
 from persistence.sidecar.store import Change, CommandRecord, PutItem, SessionFeedback, StartSession
 
@@ -48,7 +53,7 @@ class Plan(Struct, frozen=True):
     updated: int = 0
     unchanged: int = 0
     kept: int = 0
-    """What is stored is newer, or was imported before and changed or deleted since."""
+    """What is stored is newer, or it was here before and changed or deleted since, or may have been."""
 
     @property
     def is_idle(self) -> bool:
@@ -71,7 +76,7 @@ def parts_of(row: Row, most_items: int, most_bytes: int) -> Iterator[Part]:
 
 
 def doubtful(part: Part, stored: SessionFeedback | None) -> Sequence[Item]:
-    """Items that would be written unless they were imported before: whether they were has to be looked up."""
+    """Items that would be written unless they were here before: whether they were has to be looked up."""
     if stored is None:
         return ()  # a Session's row stays for ever, so nothing of it was
     if stored.identity != part.identity:
@@ -80,12 +85,30 @@ def doubtful(part: Part, stored: SessionFeedback | None) -> Sequence[Item]:
     return [item for item in part.items if _is_newer(item, known.get(item.message_id))]
 
 
-def plan(part: Part, stored: SessionFeedback | None, imported: Collection[str]) -> Plan:
-    """Decide on a part; `imported` has the `import_id` of each of the `doubtful` items that was imported before."""
+def outdated(part: Part, stored: SessionFeedback, past: Past, known_since: int) -> set[str]:
+    """The message ids of those `doubtful` items that a deletion is newer than, or may be: every deletion since
+    `known_since` (milliseconds since the Unix epoch) is in the history, an earlier one may be forgotten."""
+    unsure = doubtful(part, stored)
+    if stored.identity != part.identity:
+        if past.last_deletion(stored.identity) > part.newest:
+            return {item.message_id for item in unsure}
+        return {item.message_id for item in unsure if past.outdates(part.identity, item)}
+    here = {item.message_id for item in stored.items}
+    whole = past.is_whole(stored)
+    return {
+        item.message_id
+        for item in unsure
+        if past.outdates(part.identity, item)
+        or (item.message_id not in here and item.updated_at < known_since and not whole)
+    }
+
+
+def plan(part: Part, stored: SessionFeedback | None, gone: Collection[str]) -> Plan:
+    """Decide on a part; `gone` has the message ids of the `doubtful` items that were imported before, or are
+    `outdated`."""
     if stored is None:
         return Plan(part, starts=True, puts=part.items, added=len(part.items))
-    unsure = doubtful(part, stored)
-    fresh = {one.message_id for one in unsure if import_id(part.session_id, part.identity, one) not in imported}
+    fresh = {one.message_id for one in doubtful(part, stored)}.difference(gone)
     if stored.identity != part.identity:
         # A life that was here, and was replaced, does not come back.
         if len(part.items) > len(fresh) or not fresh:

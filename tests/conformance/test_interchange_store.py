@@ -23,6 +23,7 @@ from tests.interchanging import (
     LIFE,
     NEXT_LIFE,
     NOON,
+    NOW_MS,
     PARTITIONS,
     SETTINGS,
     contents,
@@ -31,6 +32,7 @@ from tests.interchanging import (
     fresh_store,
     item,
     outcomes,
+    rate,
     row,
     set_up,
     take_in,
@@ -115,6 +117,47 @@ class TestNewerFeedback:
             assert stored is not None
             assert stored.items == (item("a", at=50), item("b", at=51, note="new"))
             assert stored.revision == 5
+
+    def test_what_a_user_deleted_stays_away_unless_it_was_updated_after_that(self, store: SidecarStore) -> None:
+        """Whether it came here by a command or by an import, and whatever version comes in."""
+        take_in(store, [row("s", item("imported", at=50))])
+        rate(store, "s", item("here", at=50), at=50)
+        rate(store, "s", "here", at=60)
+        rate(store, "s", "imported", at=60)
+        for at, fate in ((50, (0, 2)), (60, (0, 2)), (61, (2, 0))):
+            medium = [row("s", item("here", at=at, version=at), item("imported", at=at, version=at))]
+            report = take_in(store, medium, check=True)
+            assert (report.added, report.kept) == fate
+            assert take_in(store, medium) == report
+        assert counts(take_in(store, [row("s", item("here", at=62, version=62))])) == (0, 1, 0, 0, 0)
+
+    def test_a_deletion_is_newer_than_what_it_deleted_whatever_the_clocks_say(self) -> None:
+        with fresh_store() as store:
+            take_in(store, [row("s")])
+            rate(store, "s", item("m", at=90), at=90)
+            rate(store, "s", "m", at=70)
+            assert counts(take_in(store, [row("s", item("m", at=90))])) == (0, 0, 0, 1, 0)
+            assert counts(take_in(store, [row("s", item("m", at=91))])) == (1, 0, 0, 0, 0)
+
+    def test_a_later_life_stays_out_when_something_was_deleted_here_after_all_of_it(self) -> None:
+        with fresh_store() as store:
+            take_in(store, [row("s", item("m", at=50))])
+            rate(store, "s", "m", at=60)
+            assert counts(take_in(store, [row("s", item("m", at=59), life=NEXT_LIFE)])) == (0, 0, 0, 1, 0)
+            assert counts(take_in(store, [row("s", item("m", at=60), life=NEXT_LIFE)])) == (1, 0, 0, 0, 0)
+
+    def test_what_may_have_been_deleted_longer_ago_than_is_remembered_is_not_brought_back(self) -> None:
+        """Unless it is so young that its deletion would be known, or the Session has no change that is forgotten."""
+        kept_ms = 1000 * SETTINGS.command_retention
+        with fresh_store() as store:
+            take_in(store, [row("s", item("m", at=50))])
+            store.prune(expired_before=NOW_MS + 2 * kept_ms, limit=99)
+            assert counts(take_in(store, [row("s", item("m", at=50), item("new", at=50))])) == (1, 0, 1, 0, 0)
+            rate(store, "s", item("gone", at=60), at=60)
+            rate(store, "s", "gone", at=70)
+            store.prune(expired_before=NOW_MS, limit=99)
+            old, young = item("gone", at=NOW_MS - kept_ms - 1), item("young", at=NOW_MS - kept_ms)
+            assert counts(take_in(store, [row("s", old, young)])) == (1, 0, 0, 1, 0)
 
     def test_a_later_life_is_taken_in_whole_however_many_transactions_it_takes(
         self, monkeypatch: pytest.MonkeyPatch
