@@ -102,15 +102,17 @@ def eligible_ids(rows: Iterable[Row], session_id: str, version: int) -> dict[str
         ordinary = [_decode_ordinary(row.line) for row in answers]
     except UNDECODED:
         ordinary = []  # one of them is unusual, or not of the format's shape
-    if len(ordinary) < len(answers) or any(_is_unusual(answer, version) for answer in ordinary):
+    citing = [answer for answer in ordinary if answer.source_event_seqs is not msgspec.UNSET]
+    if len(ordinary) < len(answers) or any(_is_unusual(answer, version) for answer in citing):
         for row in answers:
             message_id = eligible_id(row, session_id, version)
             if message_id is not None:
                 found.setdefault(message_id, row.seq)
     else:
         for row, answer in zip(answers, ordinary, strict=True):
-            if answer.data.message.content:
-                found.setdefault(answer.data.message.id, row.seq)
+            message = answer.data.message
+            if message.content:
+                found.setdefault(message.id, row.seq)
     return found
 
 

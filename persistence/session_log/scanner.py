@@ -6,11 +6,11 @@ it is plain to see that they are good rows; where one is not, all that came with
 
 from collections.abc import Container, Iterable, Sequence
 from io import BytesIO
-from itertools import repeat
 
 from persistence.session_log import rows
 from persistence.session_log.damage import Damage, Misshapen
-from persistence.session_log.rows import Envelope, Malformed, Row
+from persistence.session_log.rows import Malformed, Row
+from persistence.session_log.shapes import shape_of
 
 
 class _Every:
@@ -47,10 +47,11 @@ class RowScanner:
         self.defect: str | None = None
         self.condemned = False
         self._version = version
-        self._shape = rows.shape_of(version)
+        self._shape = shape_of(version)
         self._strict = strict
         self._kinds: Container[str] = _EVERY if kinds is None else kinds
         self._max_row_bytes = max_row_bytes
+        self._packed = False
         self._pieces: list[bytes] = []
         self._piece_bytes = 0
 
@@ -65,17 +66,12 @@ class RowScanner:
         lines = self._complete_lines(chunk)
         if not lines:
             return []
-        if self.defect is not None:
-            return self._take_one_by_one(lines, repeat(None))
-        envelopes = self._shape.envelopes(lines)
-        if envelopes is None:
-            return self._take_one_by_one(lines, map(self._shape.envelope, lines))
-        taken = self._take_at_once(envelopes, lines) if most_bytes <= self._max_row_bytes else None
-        if taken is None:
-            return self._take_one_by_one(lines, envelopes)
-        self.next_seq += len(lines)
-        self.accepted_bytes += most_bytes - self._piece_bytes
-        return taken
+        if self.defect is None and most_bytes <= self._max_row_bytes:
+            taken = self._take_at_once(lines)
+            if taken is not None:
+                self.accepted_bytes += most_bytes - self._piece_bytes
+                return taken
+        return self._take_one_by_one(lines)
 
     def _complete_lines(self, chunk: bytes) -> list[bytes]:
         """The lines that end in `chunk`, each with its line break."""
@@ -91,29 +87,32 @@ class RowScanner:
             self._check_size(self._piece_bytes)
         return lines
 
-    def _take_at_once(self, envelopes: Sequence[Envelope], lines: Sequence[bytes]) -> list[Row] | None:
+    def _take_at_once(self, lines: Sequence[bytes]) -> list[Row] | None:
         """The wanted ones of these rows, or None unless it is plain to see that all are good and follow one another."""
-        seqs = [envelope.seq for envelope in envelopes]
-        if seqs != list(range(self.next_seq, self.next_seq + len(seqs))) or not self._shape.are_plain(envelopes):
+        envelopes = self._shape.envelopes(lines, packed=self._packed)
+        end = None if envelopes is None else self._shape.end_of(envelopes, self.next_seq)
+        if envelopes is None or end is None:
             return None
+        self.next_seq = end
         kinds = self._kinds
         return [
-            Row(envelope.type, envelope.seq, 1, line)
+            Row(envelope.type, envelope.seq, envelope.width, line)
             for envelope, line in zip(envelopes, lines, strict=True)
             if envelope.type in kinds
         ]
 
-    def _take_one_by_one(self, lines: Iterable[bytes], envelopes: Iterable[Envelope | None]) -> list[Row]:
-        """As `feed`; an envelope is None where the line has none that could be decoded by itself."""
+    def _take_one_by_one(self, lines: Iterable[bytes]) -> list[Row]:
+        """As `feed`, whatever these lines are."""
         taken: list[Row] = []
-        for line, envelope in zip(lines, envelopes, strict=False):
+        for line in lines:
             self._check_size(len(line) - 1)
-            row = self._row(line, envelope)
+            row = self._row(line)
             if row is None:
                 continue
             if self.defect is None and row.seq == self.next_seq:
                 self.next_seq += row.width
                 self.accepted_bytes += len(line)
+                self._packed = self._packed or row.width > 1
                 if row.type in self._kinds:
                     taken.append(row)
                 continue
@@ -121,13 +120,12 @@ class RowScanner:
             self.condemned = self.condemned or row.type == "turn/end"
         return taken
 
-    def _row(self, line: bytes, envelope: Envelope | None) -> Row | None:
+    def _row(self, line: bytes) -> Row | None:
         """The line as a row, whatever its seq; None when it is none, or does not matter any more."""
         if self.defect is not None and not _may_matter(line):
             return None
-        row = None if envelope is None else self._shape.plain_row(envelope, line)
         try:
-            return row or rows.any_row(line, self._version)
+            return self._shape.row(line) or rows.any_row(line, self._version)
         except Malformed as error:
             self._note(f"row at seq {self.next_seq} is malformed: {error}")
             return None

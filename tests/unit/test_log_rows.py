@@ -11,6 +11,7 @@ from persistence.session_log import rows
 from persistence.session_log.damage import Damage, Misshapen
 from persistence.session_log.rows import Row
 from persistence.session_log.scanner import RowScanner
+from persistence.session_log.shapes import shape_of
 
 EVENTS = [{"type": "turn/start", "seq": seq, "time": seq, "data": {"text": "x" * seq}} for seq in range(6)]
 TEXT = b"".join(json.dumps(event).encode() + b"\n" for event in EVENTS)
@@ -184,7 +185,7 @@ def test_a_packed_row_that_is_plain_is_what_a_closer_look_finds(
     if kind == "tool-call-chunks":
         data = {"turn": 1, "step": turn, "index": 0, "id": "call", "dt": gaps, "args": texts}
     line = json.dumps({"type": kind, "seq0": first, "time0": time, "data": data}).encode() + b"\n"
-    plain = rows.shape_of(0).plain_row(rows.Envelope(kind), line)
+    plain = shape_of(0).row(line)
     if plain is not None:
         assert plain == rows.any_row(line, 0)
 
