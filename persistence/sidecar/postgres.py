@@ -149,7 +149,7 @@ class PostgresStore:
             session.ask([("BEGIN", ()), (_CLAIM_TOPOLOGY, ())])
             if _read_topology(session) != replacing:
                 return False
-            session.ask([_written(topology), ("COMMIT", ())])
+            session.ask_and_commit([_written(topology)])
             return True
 
         return self._connections.run(compare_and_set, repeatable=False)
@@ -161,7 +161,7 @@ class PostgresStore:
         def retire(session: Session) -> None:
             session.ask([("BEGIN", ()), (_CLAIM_TOPOLOGY, ())])
             if _read_topology(session) in {topology, retired}:
-                session.ask([_written(retired), (_RETIRE, (topology.generation,)), ("COMMIT", ())])
+                session.ask_and_commit([_written(retired), (_RETIRE, (topology.generation,))])
 
         self._connections.run(retire)
 
@@ -180,7 +180,7 @@ class PostgresStore:
             wanted = [(p.generation, p.number) for p in partitions if serves(known, p)]
             if not wanted:
                 return {}
-            rows, _ = session.ask([(_RAISE_EPOCHS, (owner.encode(), *columns(wanted))), ("COMMIT", ())])
+            (rows,) = session.ask_and_commit([(_RAISE_EPOCHS, (owner.encode(), *columns(wanted)))])
             return {PartitionId(generation, number): Fence(*fence) for generation, number, *fence in rows}
 
         # Done twice, it raises the epochs twice: the owner gets the newest.

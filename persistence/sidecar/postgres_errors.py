@@ -40,6 +40,13 @@ class ServerSilent(psycopg.OperationalError):
     """The server has not said anything for longer than its own time limits allow."""
 
 
+class Unconfirmed(psycopg.DatabaseError):
+    """A commit's wait for the synchronous standby was broken off: it stands on this server, and perhaps nowhere else.
+
+    The next commit that is confirmed confirms it too: a standby has the log without gaps.
+    """
+
+
 def is_collision(error: psycopg.Error) -> bool:
     """Rolled back as a whole in favour of another transaction: what is right to do again, may be done again at once."""
     return isinstance(error, _RAN_INTO_OTHERS)
@@ -77,7 +84,9 @@ def translate(error: psycopg.Error, location: str, parting: Said | None = None) 
         return ValueError(f"the changes contradict each other or what is stored: {text}")
     if said.state == SEALED:
         return StoreMoved(f"sidecar store {location}: {text}")
-    if said.state is None:
+    if isinstance(error, Unconfirmed):
+        reason = "no standby has confirmed the commit"
+    elif said.state is None:
         reason = "out of reach" if isinstance(error, psycopg.OperationalError) else "failed"
     elif said.state.startswith(_LOGIN_REFUSED):
         reason = "the server refuses our login"

@@ -155,4 +155,4 @@ def migrate(session: Session, location: str) -> None:
     version = stored_version(session, location)
     create: list[Query] = [] if version else [("CREATE SCHEMA session_feedback", ())]
     steps: list[Query] = [(statement, ()) for step in MIGRATIONS[version:] for statement in step]
-    session.ask([*create, *steps, (_NOTE_VERSION, (APPLICATION_ID, SCHEMA_VERSION)), ("COMMIT", ())])
+    session.ask_and_commit([*create, *steps, (_NOTE_VERSION, (APPLICATION_ID, SCHEMA_VERSION))])

@@ -18,7 +18,7 @@ from psycopg.rows import TupleRow
 from psycopg.sql import Composed
 from psycopg.types.numeric import Int8BinaryDumper
 
-from persistence.sidecar.postgres_errors import Said, ServerSilent
+from persistence.sidecar.postgres_errors import Said, ServerSilent, Unconfirmed
 
 RV = TypeVar("RV")
 
@@ -97,6 +97,18 @@ class Session(psycopg.Connection[TupleRow]):
         cursors = [self.execute(statement, parameters, binary=True) for statement, parameters in queries]
         self.sync()
         return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+
+    def ask_and_commit(self, queries: Sequence[Query] = ()) -> list[list[TupleRow]]:
+        """As `ask`, and the end of the open transaction: it is on stable storage wherever the server promises that.
+
+        Raises:
+            Unconfirmed: not on the synchronous standby, though there is to be one.
+        """
+        self.warnings.clear()
+        *answers, _ = self.ask([*queries, ("COMMIT", ())])
+        if self.warnings:
+            raise Unconfirmed(self.warnings[0])
+        return answers
 
     def flush(self) -> None:
         """Send what is still here: psycopg leaves what a socket does not take at once until the next statement."""

@@ -23,7 +23,6 @@ from typing import LiteralString
 from psycopg.rows import TupleRow
 
 from feedback.crashpoints import CrashPoint, reach
-from feedback.errors import StoreUnavailable
 from feedback.partitions import PartitionId
 from persistence.sidecar.folding import fold
 from persistence.sidecar.numbering import follow
@@ -121,16 +120,9 @@ class PostgresTransaction:
         """
         if self._session is None and self._epochs:
             self._ask(())
-        session = self._session
-        if session is None:
-            return
-        session.warnings.clear()
-        with self._connections.guard(session):
-            session.execute("COMMIT")
-            session.sync()
-        if session.warnings:
-            # A wait for the standby was broken off: the commit stands here, and nowhere else.
-            raise StoreUnavailable(f"sidecar store {self._connections.location}: {session.warnings[0]}")
+        if self._session is not None:
+            with self._connections.guard(self._session):
+                self._session.ask_and_commit()
 
     def end(self) -> None:
         """The connection goes back: nothing may be read or written through this object any more."""

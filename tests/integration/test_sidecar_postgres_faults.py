@@ -274,15 +274,24 @@ class TestStandby:
             assert store.acquire_fences([P0], "b")[P0].sequence == 1
 
     def _broken_off(self, primary: Postgres, standby: Postgres, store: PostgresStore) -> None:
-        """A wait for the standby that somebody broke off is no acknowledgement, although the primary has committed."""
+        """A wait for the standby that somebody broke off is no acknowledgement, although the primary has committed:
+        of a batch, of a claim, or of what the deployment agrees on."""
+        topology = StoredTopology(1, 4, former=2, retired=False)
+        promises: list[Callable[[], object]] = [
+            lambda: rate(store, "m2", 2),
+            lambda: store.acquire_fences([P1], "a"),
+            lambda: store.set_topology(topology, replacing=None),
+            lambda: store.retire(topology),
+        ]
+        waits = "FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname IS NOT NULL"
         standby.freeze()
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(rate, store, "m2", 2)
-            waits = "FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname IS NOT NULL"
-            wait_until(lambda: primary.execute("SELECT 1 " + waits), "the commit waits for the standby")
-            primary.execute("SELECT pg_cancel_backend(pid) " + waits)
-            with pytest.raises(StoreUnavailable, match="canceling wait for synchronous replication"):
-                waiting.result(30)
+            for promise in promises:
+                waiting = pool.submit(promise)
+                wait_until(lambda: primary.execute("SELECT 1 " + waits), "the commit waits for the standby")
+                primary.execute("SELECT pg_cancel_backend(pid) " + waits)
+                with pytest.raises(StoreUnavailable, match=r"no standby has confirmed the commit \(canceling wait"):
+                    waiting.result(30)
         standby.freeze(signal.SIGCONT)
         # What answers from it waits for the standby itself.
         with store.transaction({P0: 1}) as transaction:

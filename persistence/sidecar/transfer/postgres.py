@@ -161,7 +161,7 @@ class PostgresEnd:
 
     def begin(self, mark: Mark) -> None:
         """Become an unfinished copy."""
-        self._connections.run(lambda session: session.ask([_noted("target", mark)]), repeatable=False)
+        self._write([_noted("target", mark)])
 
     def seal(self, mark: Mark) -> None:
         """Refuse every write from now on."""
@@ -178,7 +178,7 @@ class PostgresEnd:
         def write(session: Session) -> None:
             _, known = session.ask([("BEGIN", ()), (_PROGRESS, ())])
             check_alone(self.location, known[0] if known else None, before)
-            session.ask([(form.write, columns(map(form.encoded, rows))), _progressed("target", after), ("COMMIT", ())])
+            session.ask_and_commit([(form.write, columns(map(form.encoded, rows))), _progressed("target", after)])
 
         self._connections.run(write, repeatable=False)
 
@@ -202,7 +202,7 @@ class PostgresEnd:
         self._connections.close()
 
     def _write(self, steps: Sequence[Query]) -> None:
-        self._connections.run(lambda session: session.ask([("BEGIN", ()), *steps, ("COMMIT", ())]), repeatable=False)
+        self._connections.run(lambda session: session.ask_and_commit([("BEGIN", ()), *steps]), repeatable=False)
 
     def _counts(self) -> dict[Table, int]:
         (counts,) = self._connections.run(lambda session: session.ask([(_COUNT, ())])[0])
