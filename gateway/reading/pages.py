@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from enum import Enum, auto
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -13,7 +14,7 @@ from feedback.errors import InvalidRequest, LogFailure
 from feedback.model import SessionIdentity
 from gateway.reading.shown import ShownMessage, shown
 from persistence.session_log import SessionLogs
-from persistence.transcripts import Transcript, open_transcript
+from persistence.transcripts import Entry, Message, Transcript, open_transcript
 
 _PAGE_CHARACTERS = (24 * 1024, 128 * 1024)
 """Of the first page, and of the others: at which size a page ends."""
@@ -37,6 +38,17 @@ class TranscriptPage(Struct, frozen=True, kw_only=True, rename="camel", omit_def
     subagent: bool = False
 
 
+class _Weighed(NamedTuple):
+    message: ShownMessage
+    weight: int
+
+
+def _weight(entry: Entry, message: ShownMessage) -> int:
+    """What a message adds to a page: much text may be shown as little, and be as much work."""
+    text = entry.text if isinstance(entry, Message) else ""
+    return max(len(text), message.characters)
+
+
 class _Place:
     """Where somebody's reading stands: an open log, and the messages that are left of it."""
 
@@ -45,7 +57,7 @@ class _Place:
         self.kept_at = 0.0
         self._opened = opened
         entries = (entry for entry in transcript.entries(opaque=False) if entry.seq > after)
-        self.messages = (message for entry in entries if (message := shown(entry)) is not None)
+        self.messages = (_Weighed(message, _weight(entry, message)) for entry in entries if (message := shown(entry)))
 
     def close(self) -> None:
         self._opened.close()
@@ -161,18 +173,18 @@ class _End(Enum):
     """Whoever asks for the next page is told."""
 
 
-def _filled(found: Iterator[ShownMessage], most_characters: int) -> tuple[list[ShownMessage], _End]:
+def _filled(found: Iterator[_Weighed], most_characters: int) -> tuple[list[ShownMessage], _End]:
     """The messages of a page. Raises LogFailure before the first."""
     messages, characters = list[ShownMessage](), 0
     while characters < most_characters and len(messages) < _PAGE_MESSAGES:
         try:
-            message = next(found, None)
+            weighed = next(found, None)
         except LogFailure:
             if not messages:
                 raise
             return messages, _End.DAMAGE
-        if message is None:
+        if weighed is None:
             return messages, _End.OF_LOG
-        messages.append(message)
-        characters += message.characters
+        messages.append(weighed.message)
+        characters += weighed.weight
     return messages, _End.OF_PAGE
