@@ -55,6 +55,9 @@ def marked(demo: Demonstration) -> str:
         log.append([user_message("q0", "Inherited question"), assistant_message("a0", "Inherited answer")])
         log.append(exchange(1, "First question", "First answer", user_id="q1", assistant_id="a1"))
         log.append([assistant_message("s", "What was said so far.", replaces=(3, 5))])
+        long = "x" * 9000
+        tools = Tool("one", f"{long}1", f"{long}2"), Tool("two", f"{long}3", "short")
+        log.append([answer("a-3", Step("|a\n|-\n" * 5000, tool=tools), "m"), tool_result("call-3-0", tools[0])])
         sound = log.path.stat().st_size
         log.append(exchange(2, "Second question", "Second answer", user_id="q2", assistant_id="a2"))
         path = log.path
@@ -103,7 +106,10 @@ def test_sessions_are_found_by_words_filters_project_and_model(page: Page, demo:
 
 
 def test_a_transcript_is_readable(page: Page, demo: Demonstration, marked: str) -> None:
-    """Markdown as such, tools folded with their answers, what was replaced or inherited marked, damage said."""
+    """Markdown as such, tools folded with their answers, what was replaced or inherited marked, damage said.
+
+    What is cut comes whole on request, each part its own; what is too intricate is shown as it is.
+    """
     go(page, demo, HERO)
     second = page.get_by_role("article", name="Answer 2")
     expect(second.locator("pre[data-language=python]")).to_contain_text("def gross(line: Line)")
@@ -126,6 +132,14 @@ def test_a_transcript_is_readable(page: Page, demo: Demonstration, marked: str) 
     expect(page.get_by_role("alert").last).to_contain_text("Here the transcript stops.")
     page.keyboard.press("j")
     expect(page.get_by_role("article", name="Answer 1")).to_be_focused()
+    expect(page.get_by_text("Shown as plain text")).to_be_visible()
+    expect(page.get_by_role("article").last.locator("pre.raw").first).to_contain_text("|a\n|-\n")
+    for tool, place, last in (("one", 0, "1"), ("one", 1, "2"), ("two", 0, "3")):
+        fold = page.locator("details.tool-call", has_text=tool)
+        if place == 0:
+            fold.locator("summary").click()
+        fold.get_by_role("button", name="Show all 9,001 characters").first.click()
+        expect(fold.locator("pre.raw").nth(place)).to_have_text("x" * 9000 + last)
 
 
 def test_nothing_in_a_log_or_a_note_runs_or_loads(page: Page, demo: Demonstration, hostile: str) -> None:

@@ -20,6 +20,7 @@ export class Transcript {
   }
 
   add(messages) {
+    for (const message of messages) locate(message.parts);
     const nodes = messages.map((message) => this.message(message));
     this.element.append(...nodes.filter(Boolean));
   }
@@ -99,6 +100,7 @@ export class Transcript {
       case "tool-call": return this.call(part, message);
       case "tool-result": return fold("Tool result", part.isError ? "failed" : "", this.result(part, message));
       case "attachment": return h("p", { class: "attachment" }, `Attached: ${part.name}`, part.mediaType ? ` (${part.mediaType})` : "");
+      case "more": return h("p", { class: "attachment" }, `${part.name} more parts, which this page does not show.`);
       default: return h("p", { class: "attachment" }, part.name ? `A part that this page does not show: ${part.name}` : "A part that cannot be shown.");
     }
   }
@@ -119,13 +121,14 @@ export class Transcript {
   /** Text as it is. Of what is long there is a beginning; all of it on request. */
   raw(part, message) {
     const text = h("pre", { class: "raw", tabindex: "0" }, part.text ?? "");
-    if (part.cut === undefined) return text;
+    const hint = part.plain ? h("p", { class: "hint" }, "Shown as plain text: it is too long, or too intricate, to be laid out.") : null;
+    if (part.cut === undefined) return hint ? h("div", {}, hint, text) : text;
     const button = h("button", { type: "button" }, `Show all ${part.cut.toLocaleString()} characters`);
     button.addEventListener("click", async () => {
       button.disabled = true;
       try {
         const whole = await read(`${this.place}/transcript/${message.seq}`);
-        text.textContent = wholeText(whole.parts, part) ?? text.textContent;
+        text.textContent = partAt(whole.parts, part.path)?.text ?? text.textContent;
         text.focus();
         button.remove();
       } catch (failure) {
@@ -133,7 +136,7 @@ export class Transcript {
         button.textContent = `Try again. ${words(failure)}`;
       }
     });
-    return h("div", {}, text, button);
+    return h("div", {}, hint, text, button);
   }
 }
 
@@ -186,12 +189,16 @@ function gist(text) {
   } catch { return ""; }
 }
 
-/** The text of the part that begins as `cut` does, among those of the whole message. */
-function wholeText(parts, cut) {
-  for (const part of parts) {
-    if (part.kind === cut.kind && part.text?.startsWith(cut.text)) return part.text;
-    const inner = part.parts && wholeText(part.parts, cut);
-    if (inner) return inner;
+/** Notes at each part where in its message it stands. */
+function locate(parts, path = []) {
+  for (const [at, part] of (parts ?? []).entries()) {
+    part.path = [...path, at];
+    locate(part.parts, part.path);
   }
-  return null;
+}
+
+/** The part at such a place: a message has the same parts, in the same order, whether they are cut or not. */
+function partAt(parts, [at, ...deeper]) {
+  const part = parts?.[at];
+  return deeper.length ? partAt(part?.parts, deeper) : part;
 }
