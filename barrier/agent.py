@@ -1,6 +1,5 @@
 """The agent of a host: does the barrier where the logs are, for those who cannot see them (docs/agents.md)."""
 
-import logging
 import time
 from collections.abc import Iterable, Sequence
 from uuid import uuid4
@@ -10,8 +9,10 @@ from msgspec import Struct
 from redis import Redis
 from redis.exceptions import NoScriptError
 
+from barrier.dropped import Dropped, Reason
 from barrier.flush import FlushDesk, new_request_id, read_reply
 from barrier.judging import Judge
+from barrier.meter import Meter
 from barrier.rules import Answer, FlushNeeded, Need, outcome_of, unanswered
 from feedback import keys
 from feedback.calls import wall_clock_ms
@@ -31,8 +32,7 @@ from feedback.lines import Lines
 from feedback.live_owners import live_owners
 from feedback.scripting import Script
 
-logger = logging.getLogger(__name__)
-
+_OFF = Meter()
 _tell = Script("feedback", "live_reply")
 
 _MOST_TAKEN = 64
@@ -55,7 +55,9 @@ class Agent:
     What it loses when it ends, those who asked ask again. A Session whose owner flushes holds up no other.
     """
 
-    def __init__(self, redis: Redis, host: str, me: Registration, judge: Judge, *, flush_timeout_s: float) -> None:
+    def __init__(
+        self, redis: Redis, host: str, me: Registration, judge: Judge, *, flush_timeout_s: float, meter: Meter = _OFF
+    ) -> None:
         """`redis` is used by this object alone; its owner closes it, after `close`."""
         self._redis = redis
         self._lines = Lines(redis)
@@ -64,6 +66,7 @@ class Agent:
         self._judge = judge
         self._flushes = FlushDesk(redis, me.agent_id, flush_timeout_s)
         self._flushing: dict[str, _Flushing] = {}
+        self._dropped = Dropped(host, meter)
         self._ready: list[tuple[str, bytes]] = []
         """Replies and the wake lists that they go to: they go out with the next look for requests."""
 
@@ -141,9 +144,13 @@ class Agent:
             try:
                 request = decode_request(document)
             except msgspec.MsgspecError as error:
-                logger.warning("malformed request dropped: %s", error)
+                self._dropped.note(Reason.MALFORMED, str(error))
                 continue
-            if request.host == self._host and request.deadline > now_ms:
+            if request.host != self._host:
+                self._dropped.note(Reason.FOREIGN, "for another host")
+            elif request.deadline <= now_ms:
+                self._dropped.note(Reason.OVERDUE, f"{(now_ms - request.deadline) / 1000:.1f} s past its deadline")
+            else:
                 yield request
 
     def _look(self, requests: Sequence[EvidenceRequest]) -> None:
@@ -178,6 +185,8 @@ class Agent:
         """Ask live owners. Past what may wait, questions are dropped: they are asked again."""
         room = max(0, _MOST_FLUSHING - len(self._flushing))
         asked = {new_request_id(): one for one in needed[:room]}
+        if len(needed) > room:
+            self._dropped.note(Reason.CROWDED, f"{_MOST_FLUSHING} wait for live owners", len(needed) - room)
         if asked:
             until_s = self._flushes.request({key: owner for key, (_, _, owner) in asked.items()})
             self._flushing |= {key: _Flushing(*one, until_s) for key, one in asked.items()}

@@ -12,6 +12,9 @@ class Meter:
     def interrupted(self) -> None:
         """The server is in the way of everything."""
 
+    def dropped(self, reason: str, count: int) -> None:
+        """So many requests, or questions, are not answered (`barrier.dropped`)."""
+
     def timed_barrier(self, barrier: DurabilityBarrier) -> DurabilityBarrier:
         """The barrier to use in place of this one."""
         return barrier

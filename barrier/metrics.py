@@ -2,6 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from barrier.dropped import Reason
 from barrier.meter import Meter
 from barrier.rules import DurabilityBarrier
 from barrier.timing import SECONDS, TimedBarrier
@@ -22,6 +23,14 @@ class AgentMetrics(Meter):
         self._interruptions = Counter(
             "feedback_agent_interruptions", "Times that the server was in the way of all work.", registry=registry
         )
+        self._dropped = Counter(
+            "feedback_agent_dropped",
+            "Requests, or questions of one, that were not answered, by why.",
+            ("reason",),
+            registry=registry,
+        )
+        for reason in Reason:
+            self._dropped.labels(reason)
         self._barrier = Histogram(
             "feedback_agent_barrier_duration_seconds",
             "Seconds that the barrier took for one look.",
@@ -35,6 +44,9 @@ class AgentMetrics(Meter):
 
     def interrupted(self) -> None:
         self._interruptions.inc()
+
+    def dropped(self, reason: str, count: int) -> None:
+        self._dropped.labels(reason).inc(count)
 
     def timed_barrier(self, barrier: DurabilityBarrier) -> DurabilityBarrier:
         return TimedBarrier(barrier, self._looked)

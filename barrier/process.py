@@ -59,7 +59,7 @@ def run_agent(
         logs = SessionLogs(root, index_bytes=settings.index_bytes)
         barrier = closing_down.enter_context(LogBarrier(logs, settings.io_threads, patience_s=_READING_S))
         judge = Judge(meter.timed_barrier(barrier))
-        agent = Agent(clients[0], settings.host, me, judge, flush_timeout_s=settings.flush_timeout)
+        agent = Agent(clients[0], settings.host, me, judge, flush_timeout_s=settings.flush_timeout, meter=meter)
         closing_down.callback(agent.close)
         lease = AgentLease(clients[1], settings.host, me, settings.lease_ttl)
         lease.start()

@@ -20,11 +20,12 @@ from app.metrics.exposing import exposed
 from barrier.metrics import AgentMetrics
 from feedback import FeedbackClient, Item, Ok, Put, keys
 from feedback.errors import CommandExpired, SettingsInvalid
+from feedback.evidence import EvidenceRequest, encode_request
 from feedback.settings import Settings
 from feedback.vitals import Vitals
 from gateway.metrics import GatewayMetrics
 from persistence.sidecar import open_store
-from tests.harness import elsewhere, here, serving, settings_for, wait_until, write_session
+from tests.harness import HOST, elsewhere, here, serving, settings_for, wait_until, write_session
 from tests.integration.measured import Measured, page, projecting, scrape, working
 from tests.integration.rq_jobs import partition_of, put_command, request_of, set_up
 from tests.promql import grouping_labels, metrics_of
@@ -193,6 +194,22 @@ def test_parked_sessions_retries_and_questions(settings: Settings, redis_client:
         assert seen("feedback_agent_serving") == 1
         assert seen("feedback_agent_sessions_total") == seen("feedback_agent_barrier_duration_seconds_count") >= 1
         assert page(measured.agent, "/readyz") == (200, "ok\n")
+
+
+def test_what_an_agent_does_not_answer_is_counted_by_why(settings: Settings, redis_client: Redis) -> None:
+    """Nobody waits for it any more, it is another host's, or it cannot be read."""
+    request = EvidenceRequest(request_id="r", reply_to="me", host=HOST, deadline=1, sessions=())
+    foreign = msgspec.structs.replace(request, host="another")
+    documents = [encode_request(request), encode_request(request), encode_request(foreign), b"\xc1"]
+    with working(elsewhere(settings)) as measured:
+        agent = measured.agent
+        assert agent is not None
+        assert scrape(agent)("feedback_agent_dropped_total", reason="overdue") == 0
+        redis_client.rpush(keys.agent_requests(HOST), *documents)
+        wait_until(lambda: scrape(agent)("feedback_agent_dropped_total", reason="malformed") == 1, "all were read")
+        told = scrape(agent)
+        counts = [told("feedback_agent_dropped_total", reason=reason) for reason in ("overdue", "foreign", "crowded")]
+        assert counts == [2, 1, 0]
 
 
 def test_a_scrape_ends_when_the_server_is_silent_and_health_says_what_is_wrong(

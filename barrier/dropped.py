@@ -1,0 +1,48 @@
+"""Requests that an agent does not answer: each is counted, and the log tells of them without being flooded."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from enum import StrEnum
+
+from barrier.meter import Meter
+
+logger = logging.getLogger(__name__)
+
+_QUIET_S = 10.0
+
+
+class Reason(StrEnum):
+    """Why a request, or a question of one, gets no answer."""
+
+    MALFORMED = "malformed"
+    FOREIGN = "foreign"
+    """It is for another host."""
+    OVERDUE = "overdue"
+    """Its deadline had passed when it was taken: nobody waits any more, or the clocks differ."""
+    CROWDED = "crowded"
+    """Too many wait for live owners already."""
+
+
+class Dropped:
+    """Whoever asked asks again, so nothing is lost; but somebody should know."""
+
+    def __init__(self, host: str, meter: Meter, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives seconds."""
+        self._host = host
+        self._meter = meter
+        self._clock = clock
+        self._untold: Counter[Reason] = Counter()
+        self._quiet_until: dict[Reason, float] = {}
+
+    def note(self, reason: Reason, detail: str, count: int = 1) -> None:
+        """So many were dropped. A line of the log has what was dropped since the one before it, and the last detail."""
+        self._meter.dropped(reason, count)
+        self._untold[reason] += count
+        now = self._clock()
+        if now >= self._quiet_until.get(reason, now):
+            self._quiet_until[reason] = now + _QUIET_S
+            logger.warning(
+                "not answered host=%s reason=%s count=%d: %s", self._host, reason, self._untold.pop(reason), detail
+            )
