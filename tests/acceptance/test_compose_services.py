@@ -13,7 +13,7 @@ from tests.harness import settings_for, wait_until, write_session
 from tests.integration.gateway_serving import caller, item_path
 from tests.postgres import Databases
 from tests.processes import kill
-from tests.sentinel import role
+from tests.sentinel import role_if_told
 
 pytestmark = [pytest.mark.server, pytest.mark.process]
 
@@ -51,11 +51,11 @@ def many(databases: Databases, tmp_path: Path) -> Iterator[Composed]:
         composed.stop()
 
 
-def role_of(composed: Composed, server: str) -> str:
-    """As the operator sees it."""
+def role_of(composed: Composed, server: str) -> str | None:
+    """As the operator sees it; None while the server does not answer, as in the moment that it takes over."""
     url = (composed.secrets / "operator.toml").read_text().partition("//")[2].partition("@")[0]
     with connect(f"redis://{url}@127.0.0.1:{composed.port(server)}/0") as redis:
-        return role(redis)
+        return role_if_told(redis)
 
 
 def test_many_machines_serve_fail_over_and_show_who_is_ill(many: Composed, tmp_path: Path) -> None:
