@@ -2,13 +2,17 @@
 
     python3 deploy/compose/make_secrets.py [DIRECTORY]
 
-Needs nothing but Python. What is there already is left alone: a second run changes nothing. The directory is for its
-owner only; the files in it are readable, because each container reads its own as another user.
+Needs nothing but Python. All of them appear at once, or none: a run that was killed leaves at most a directory
+`.secrets-…` beside, which may be deleted. What is there already is left alone: a second run changes nothing. The
+directory is for its owner only; the files in it are readable, because each container reads its own as another user.
 """
 
+import os
 import re
 import secrets
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -71,18 +75,48 @@ def files() -> dict[str, str]:
     return made
 
 
-def main(directory: Path) -> None:
-    """Write them, unless they are there."""
-    if directory.exists():
+def main(directory: Path) -> str | None:
+    """Make the directory, unless it is there; what is wrong with the one that is."""
+    made = files()
+    if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
+        if missing := [name for name in made if not (directory / name).is_file()]:
+            return f"{directory} is there already, without {', '.join(missing)}; nothing was changed: move it away"
         print(f"{directory} is there already; nothing was changed")
-        return
-    directory.mkdir(mode=0o700, parents=True)
-    for name, text in files().items():
-        path = directory / name
-        path.write_text(text, encoding="utf-8")
-        path.chmod(0o444)
+        return None
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=".secrets-", dir=directory.parent))
+    try:
+        for name, text in made.items():
+            write(draft / name, text)
+        sync(draft)
+        # Takes the place of nothing, or of an empty directory.
+        draft.rename(directory)
+        sync(directory.parent)
+    except OSError as error:
+        return f"{directory}: {error.strerror}; nothing was changed"
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
     print(f"made {directory}; keep it, and keep it to yourself")
+    return None
+
+
+def write(path: Path, text: str) -> None:
+    """A file that everybody may read, on stable storage."""
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fchmod(file.fileno(), 0o444)
+        os.fsync(file.fileno())
+
+
+def sync(directory: Path) -> None:
+    """Put the names in a directory on stable storage."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "secrets")
+    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "secrets"))
