@@ -18,6 +18,7 @@ from app.training.export import Plan, export
 from app.training.filters import Filters, moment_of
 from app.training.jsonl import JsonlOutput
 from app.training.output import Output, Skipped, locked
+from app.training.source import place_of
 from feedback.errors import MediumUnavailable, SettingsInvalid, StoreUnavailable
 from feedback.requests import check_text
 from persistence.session_log import SessionLogs
@@ -36,6 +37,7 @@ class TrainingReport(Struct, frozen=True, kw_only=True, rename="camel"):
     stale: int
     unknown: int
     skipped: int
+    unreadable: int
     skipped_sessions: list[Skipped]
     resumed: bool
 
@@ -71,7 +73,7 @@ def run(arguments: Namespace) -> ExitCode:
         format=arguments.format,
         pairs=bool(arguments.pairs),
         filters=filters,
-        store=settings.sidecar_url,
+        store=place_of(settings.sidecar_url),
         sessions=settings.sessions,
     )
     with closing(store):
@@ -91,6 +93,7 @@ def run(arguments: Namespace) -> ExitCode:
         stale=tally.stale,
         unknown=tally.unknown,
         skipped=tally.skipped,
+        unreadable=tally.unreadable,
         skipped_sessions=tally.named,
         resumed=resumed,
     )
@@ -98,7 +101,8 @@ def run(arguments: Namespace) -> ExitCode:
         write_json(report)
     else:
         console().print(_sentence(report))
-    return ExitCode.BUSINESS if arguments.strict and report.skipped else ExitCode.SUCCESS
+    failed = report.unreadable or (arguments.strict and report.skipped)
+    return ExitCode.BUSINESS if failed else ExitCode.SUCCESS
 
 
 def _filters(arguments: Namespace) -> Filters:
@@ -152,6 +156,7 @@ def _sentence(report: TrainingReport) -> str:
     told = f"{report.records} records in {printable(report.output)}, from {report.sessions} Sessions with feedback"
     for count, what in (
         (report.skipped, "skipped (no log, or one that cannot be read)"),
+        (report.unreadable, "of these not readable now: export again when they are"),
         (report.stale, "of another life of their Session"),
         (report.unknown, "ratings of messages that no log holds"),
     ):

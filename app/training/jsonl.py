@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from app.training.output import Checkpoint, CheckpointFile, Record
+from app.training.output import Checkpoint, Record, Unfinished
 from persistence.atomic_file import fsync_directory, write_all
 
 _BUFFER_BYTES = 1 << 20
@@ -19,17 +19,14 @@ class JsonlOutput:
     def __init__(
         self, path: Path, plan: str, *, restart: bool = False, checkpoint_sessions: int = _CHECKPOINT_SESSIONS
     ) -> None:
-        """Raises SettingsInvalid as `CheckpointFile.load`, OSError."""
+        """Raises SettingsInvalid as `Unfinished.load`, OSError."""
         self._path = path
-        self._partial = path.with_name(f"{path.name}.partial")
-        self._checkpoints = CheckpointFile(path)
+        self._unfinished = Unfinished(path)
+        self._partial = self._unfinished.partial
         self._checkpoint_sessions = checkpoint_sessions
         self._encode = msgspec.json.Encoder().encode
-        self.checkpoint = self._checkpoints.load(plan, restart=restart)
+        self.checkpoint = self._unfinished.load(plan, restart=restart, counts=self._holds)
         self._descriptor = os.open(self._partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if os.fstat(self._descriptor).st_size < self.checkpoint.written:
-            self._checkpoints.remove()
-            self.checkpoint = Checkpoint(plan=plan)
         os.ftruncate(self._descriptor, self.checkpoint.written)
         os.lseek(self._descriptor, self.checkpoint.written, os.SEEK_SET)
         self._buffer = bytearray()
@@ -52,7 +49,7 @@ class JsonlOutput:
         self._flush()
         os.fsync(self._descriptor)
         self.checkpoint.last_session, self.checkpoint.written = session_id, self._written
-        self._checkpoints.save(self.checkpoint)
+        self._unfinished.save(self.checkpoint)
         self._sessions_since = 0
 
     def finish(self) -> None:
@@ -61,11 +58,17 @@ class JsonlOutput:
         os.fsync(self._descriptor)
         self._partial.replace(self._path)
         fsync_directory(self._path.parent)
-        self._checkpoints.remove()
+        self._unfinished.forget()
 
     def close(self) -> None:
         """Closes the file."""
         os.close(self._descriptor)
+
+    def _holds(self, checkpoint: Checkpoint) -> bool:
+        try:
+            return self._partial.stat().st_size >= checkpoint.written
+        except FileNotFoundError:
+            return False  # it has become the output
 
     def _flush(self) -> None:
         write_all(self._descriptor, bytes(self._buffer))

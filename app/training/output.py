@@ -6,8 +6,10 @@ which Session that counts. What was written past the checkpoint is written again
 
 import fcntl
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -15,8 +17,8 @@ import msgspec
 from msgspec import Struct
 
 from app.training.records import AnswerRecord, PairRecord
-from feedback.errors import SettingsInvalid
-from persistence.atomic_file import replace_file
+from feedback.errors import LogUnreadable, SettingsInvalid
+from persistence.atomic_file import fsync_directory, replace_file
 
 Record: TypeAlias = AnswerRecord | PairRecord
 
@@ -36,7 +38,8 @@ class Tally(Struct, kw_only=True, rename="camel"):
 
     `sessions` were looked at; of those with ratings to export, `stale` have them only for another life of the
     Session, which counts as absent, and `skipped` a log that is missing or cannot be read (the first hundred are
-    named). `unknown` counts ratings of messages that the log does not hold.
+    named). Of these, `unreadable` have a log that the system did not give (LogUnreadable): another export may have
+    them. `unknown` counts ratings of messages that the log does not hold.
     """
 
     records: int = 0
@@ -44,11 +47,13 @@ class Tally(Struct, kw_only=True, rename="camel"):
     stale: int = 0
     unknown: int = 0
     skipped: int = 0
+    unreadable: int = 0
     named: list[Skipped] = []
 
     def skip(self, skipped: Skipped) -> None:
         """Counts one."""
         self.skipped += 1
+        self.unreadable += skipped.code == LogUnreadable.__name__
         if len(self.named) < _MOST_NAMED:
             self.named.append(skipped)
 
@@ -87,35 +92,59 @@ class Output(Protocol):
         ...
 
 
-class CheckpointFile:
-    """The checkpoint beside an output, which only one export has at a time."""
+class Unfinished:
+    """What lies beside an output until it is complete, which only one export has at a time: data and checkpoint.
+
+    The checkpoint counts for as long as there is the file at `partial` (or in it) that will take the output's name.
+    So the rename that publishes the output also takes the checkpoint back: there is nothing to fall in between.
+    """
 
     def __init__(self, output: Path) -> None:
+        self.partial = output.with_name(f"{output.name}.partial")
         self._path = output.with_name(f"{output.name}.checkpoint")
 
-    def load(self, plan: str, *, restart: bool) -> Checkpoint:
-        """Where to go on. Raises SettingsInvalid when an export with other arguments was interrupted here."""
-        if restart:
-            self._path.unlink(missing_ok=True)
-        try:
-            found = msgspec.json.decode(self._path.read_bytes(), type=Checkpoint)
-        except FileNotFoundError:
-            return Checkpoint(plan=plan)
-        except msgspec.MsgspecError as error:
-            raise SettingsInvalid(f"--output: {self._path} is no checkpoint of an export: {error}") from None
-        if found.plan != plan:
+    def load(self, plan: str, *, restart: bool, counts: Callable[[Checkpoint], bool]) -> Checkpoint:
+        """Where to go on, or the beginning. `counts` says whether what was written up to a checkpoint still lies there.
+
+        Raises SettingsInvalid when an export with other arguments was interrupted here, OSError.
+        """
+        found = None if restart else self._read()
+        if found is not None and found.plan != plan and self.partial.exists():
             raise SettingsInvalid(
                 f"--output: {self._path} is of an export with other arguments; give those again, or --restart"
             )
-        return found
+        if found is not None and found.plan == plan and counts(found):
+            return found
+        self.forget()
+        self._discard_partial()
+        return Checkpoint(plan=plan)
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Raises OSError."""
         replace_file(self._path, msgspec.json.encode(checkpoint) + b"\n")
 
-    def remove(self) -> None:
-        """The export is complete, or what the checkpoint speaks of is gone: it must not be taken for a later one's."""
-        self._path.unlink(missing_ok=True)
+    def forget(self) -> None:
+        """The checkpoint goes, for good: what is written from now on is not what it speaks of. Raises OSError."""
+        for temporary in self._path.parent.glob(f"{escape(self._path.name)}.*.tmp"):
+            temporary.unlink(missing_ok=True)  # of an export that was killed while it saved
+        if self._path.exists():
+            self._path.unlink()
+            fsync_directory(self._path.parent)
+
+    def _read(self) -> Checkpoint | None:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=Checkpoint)
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError as error:
+            raise SettingsInvalid(f"--output: {self._path} is no checkpoint of an export: {error}") from None
+
+    def _discard_partial(self) -> None:
+        """A file or a directory, as the format is that left it."""
+        if self.partial.is_dir():
+            shutil.rmtree(self.partial)
+        else:
+            self.partial.unlink(missing_ok=True)
 
 
 @contextmanager

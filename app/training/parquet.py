@@ -2,7 +2,8 @@
 
 A Parquet file cannot be gone on with, for it ends with its index. So each row group is a complete file of its own
 beside the output until then, and a checkpoint counts those that stand. Where a row group ends follows from the
-records alone: an export that was interrupted has the same ones.
+records alone: an export that was interrupted has the same ones. Among them lies the file that they are put together
+in, empty until then: when it has gone to the output's place, the checkpoint counts no more.
 """
 
 import shutil
@@ -12,9 +13,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from app.training.output import Checkpoint, CheckpointFile, Record
+from app.training.output import Checkpoint, Record, Unfinished
 from app.training.records import AnswerRecord, PairRecord
-from persistence.atomic_file import make_directories, staged_file
+from persistence.atomic_file import fsync_directory, make_directories, staged_file
 
 _GROUP_RECORDS = 5_000
 _GROUP_WEIGHT = 64 << 20  # characters of text, roughly
@@ -76,16 +77,16 @@ class ParquetOutput:
     def __init__(
         self, path: Path, plan: str, *, pairs: bool, restart: bool = False, group_records: int = _GROUP_RECORDS
     ) -> None:
-        """Raises SettingsInvalid as `CheckpointFile.load`, OSError."""
+        """Raises SettingsInvalid as `Unfinished.load`, OSError."""
         self._path = path
-        self._parts = path.with_name(f"{path.name}.partial")
+        self._unfinished = Unfinished(path)
+        self._parts = self._unfinished.partial
+        self._whole = self._parts / "whole.parquet"
         self._schema = schema_of(PairRecord if pairs else AnswerRecord)
         self._group_records = group_records
-        self._checkpoints = CheckpointFile(path)
-        self.checkpoint = self._checkpoints.load(plan, restart=restart)
-        if not all(self._part(number).exists() for number in range(self.checkpoint.written)):
-            self._checkpoints.remove()
-            self.checkpoint = Checkpoint(plan=plan)
+        self.checkpoint = self._unfinished.load(plan, restart=restart, counts=self._holds)
+        make_directories(self._parts)
+        self._whole.touch(mode=0o600)  # with the first part on stable storage, and so before any checkpoint
         self._written = self.checkpoint.written
         self._rows: list[object] = []
         self._batches: list[pa.RecordBatch] = []
@@ -110,24 +111,31 @@ class ParquetOutput:
             return
         self._end_group()
         self.checkpoint.last_session, self.checkpoint.written = session_id, self._written
-        self._checkpoints.save(self.checkpoint)
+        self._unfinished.save(self.checkpoint)
 
     def finish(self) -> None:
         """Puts the row groups together, one in memory at a time; the file appears whole."""
         self._end_group()
         with (
-            staged_file(self._path, replace=True) as staged,
+            staged_file(self._whole, replace=True) as staged,
             pq.ParquetWriter(staged, self._schema, compression="zstd") as writer,
         ):
             for number in range(self._written):
                 with pq.ParquetFile(self._part(number)) as part:
                     group = part.read()
                 writer.write_table(group, row_group_size=group.num_rows)
-        self._checkpoints.remove()
+        self._whole.replace(self._path)
+        fsync_directory(self._path.parent)
+        fsync_directory(self._parts)
+        self._unfinished.forget()
         shutil.rmtree(self._parts, ignore_errors=True)
 
     def close(self) -> None:
         """Nothing is open between two row groups."""
+
+    def _holds(self, checkpoint: Checkpoint) -> bool:
+        parts = map(self._part, range(checkpoint.written))
+        return self._whole.exists() and all(part.exists() for part in parts)  # not `_whole`: it has become the output
 
     def _batch(self) -> None:
         """Rows as columns take a fraction of the memory."""
@@ -140,7 +148,6 @@ class ParquetOutput:
         if not self._batches:
             return
         table = pa.Table.from_batches(self._batches, schema=self._schema)
-        make_directories(self._parts)
         with staged_file(self._part(self._written), replace=True) as staged:
             pq.write_table(table, staged, compression="zstd", row_group_size=table.num_rows)
         self._written += 1

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from feedback.events import FeedbackPut, decode_event
-from persistence.sidecar import SidecarStore
+from persistence.sidecar import SidecarStore, public_url
 from persistence.sidecar.store import HISTORY_START
 
 _PAGE = 1000
@@ -52,6 +52,13 @@ class SessionOrder:
         with closing(self._sorted.execute(query, (session_id,))) as rows:
             for (found,) in rows:
                 yield found
+
+
+def place_of(url: str) -> str:
+    """Where the store of a `sidecar_url` lies: without user, password and options, which may change under an export."""
+    shown = public_url(url)
+    scheme, _, rest = shown.partition("://")
+    return shown if scheme == "sqlite" else f"{scheme}://{rest.rpartition('@')[2]}"
 
 
 def actors_of(store: SidecarStore, session_id: str, versions: Collection[str]) -> dict[str, str]:

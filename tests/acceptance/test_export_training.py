@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -100,13 +101,25 @@ def test_records_follow_the_schema_on_the_page(data: Path, tmp_path: Path) -> No
 
 @pytest.mark.process
 def test_skipped_sessions_are_named_and_strict_makes_them_a_failure(data: Path, tmp_path: Path) -> None:
-    """One line each on stderr; exit code 1 with --strict, 0 without; Parquet, pairs, and what is refused before it."""
+    """One line each on stderr; exit code 1 with --strict, 0 without, unless a log is there and cannot be read."""
     words = ("--format", "parquet", "--project", "/small", "--since", "2023-11-14", "-o", tmp_path / "out")
     lenient, strict = run(data, *words), run(data, *words, "--strict")
     assert (lenient.code, strict.code) == (0, 1)
     assert lenient.err == "skipped gone: session-not-found: there is no log of this Session\n"
     assert lenient.out.startswith("2 records in ")
     assert (tmp_path / "out").read_bytes()[:4] == b"PAR1"
+    log = data / "sessions" / "--small--" / "small" / "session.jsonl"
+    log.rename(tmp_path / "log")
+    os.mknod(log, stat.S_IFSOCK | 0o600)  # which nobody can open
+    unreadable = run(data, *words)
+    (tmp_path / "log").rename(log)
+    assert (unreadable.code, "skipped small: LogUnreadable: " in unreadable.err) == (1, True)
+    assert unreadable.out.endswith("; 1 of these not readable now: export again when they are\n")
+
+
+@pytest.mark.process
+def test_what_cannot_be_exported_is_refused(data: Path, tmp_path: Path) -> None:
+    """Arguments that contradict each other, places that are not there; in words."""
     for refused in (("--pairs", "--rating", "positive"), ("--until", "soon"), ("-o", tmp_path / "no/where")):
         answer = run(data, *SMALL_JSONL, "-o", tmp_path / "x", *refused)
         assert answer.code == (3 if "-o" in refused else 2)

@@ -1,11 +1,15 @@
 """Exports for training from a real store and real logs: what is in them, in which order, and what a kill leaves."""
 
+import itertools
 import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
+import stat
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ import pytest
 from app.training.export import Plan, export
 from app.training.filters import Filters
 from app.training.jsonl import JsonlOutput
-from app.training.output import Output, Skipped, locked
+from app.training.output import Output, Record, Skipped, locked
 from app.training.parquet import ParquetOutput, schema_of
 from app.training.records import AnswerRecord, PairRecord
 from feedback.errors import LogUnreadable, SettingsInvalid
@@ -175,35 +179,115 @@ def test_filters_apply_together(home: Home, filters: Filters, expected: list[tup
     assert answers_in(home.lines(plan(filters=filters))) == expected
 
 
+def in_a_child(home: Home, work: Callable[[], object]) -> int | None:
+    """The exit code of a process that does this with a store of its own."""
+    home.store.close()
+
+    def run() -> None:
+        home.store = SqliteStore(home.home / "sidecar.sqlite3")
+        work()
+
+    child = multiprocessing.get_context("fork").Process(target=run)
+    child.start()
+    child.join(60)
+    home.store = SqliteStore(home.home / "sidecar.sqlite3")
+    return child.exitcode
+
+
+def left_behind(out: Path) -> list[str]:
+    """What lies beside an output, and itself."""
+    return sorted(path.name for path in out.parent.iterdir() if path.name.startswith(out.name))
+
+
 @pytest.mark.parametrize("format_", ["jsonl", "parquet"])
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_killed_anywhere_it_goes_on_to_the_same_bytes(home: Home, format_: str, every: int) -> None:
     """SIGKILL after each Session in turn, all in one export: no record is lost, doubled or written otherwise."""
     killed, whole = home.home / "killed", home.home / "whole"
     home.export(whole, plan(format_), every=every)
-    home.store.close()
-    fork = multiprocessing.get_context("fork")
     for die_after in range(1, 9):
-
-        def run(die_after: int = die_after) -> None:
-            home.store = SqliteStore(home.home / "sidecar.sqlite3")
-            home.export(killed, plan(format_), die_after=die_after, every=every)
-
-        child = fork.Process(target=run)
-        child.start()
-        child.join(60)
-        assert child.exitcode == -signal.SIGKILL
+        export = partial(home.export, killed, plan(format_), die_after=die_after, every=every)
+        assert in_a_child(home, export) == -signal.SIGKILL
         assert not killed.exists()
-    home.store = SqliteStore(home.home / "sidecar.sqlite3")
     tally = home.export(killed, plan(format_), every=every).checkpoint.tally
     assert killed.read_bytes() == whole.read_bytes()
     assert (tally.records, tally.skipped, len(tally.named)) == (9, 2, 2)
-    assert sorted(path.name for path in home.home.iterdir() if path.name.startswith("killed")) == ["killed"]
+    assert left_behind(killed) == ["killed"]
+
+
+def die_at_step(nth: int) -> None:
+    """From now on this process is killed where it would change the file system for the nth time."""
+    steps = itertools.count(1)
+    changes = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
+
+    def before(event: str, arguments: tuple[Any, ...]) -> None:
+        creates = event == "open" and bool(arguments[2] & os.O_CREAT)
+        if (event in changes or creates) and next(steps) == nth:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(before)
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "parquet"])
+def test_killed_at_any_step_it_is_gone_on_with_or_complete(home: Home, format_: str) -> None:
+    """SIGKILL before each change of a file: the output is the former one or the new one, and whoever exports again once
+    it is the new one gets what there is then. Nothing else stays.
+    """
+    out, regenerated, aside = home.home / "out", home.root / "--w--" / "regenerated", home.home / "aside"
+    whole, later = home.home / "whole", home.home / "later"
+    home.export(whole, plan(format_), every=4)
+    regenerated.rename(aside)
+    home.export(later, plan(format_), every=4)
+    aside.rename(regenerated)
+    published = 0
+    for nth in itertools.count(1):
+        out.write_bytes(b"former")
+
+        def killed_export(nth: int = nth) -> None:
+            die_at_step(nth)
+            home.export(out, plan(format_), every=4)
+
+        if in_a_child(home, killed_export) == 0:
+            break
+        is_published = out.read_bytes() != b"former"
+        if is_published:
+            published += 1
+            assert out.read_bytes() == whole.read_bytes(), nth
+            regenerated.rename(aside)
+        home.export(out, plan(format_), every=4)
+        assert out.read_bytes() == (later if is_published else whole).read_bytes(), nth
+        assert left_behind(out) == ["out"], nth
+        if is_published:
+            aside.rename(regenerated)
+    assert 0 < published < nth - 5
+
+
+def make_unreadable(log: Path) -> None:
+    """Opening it fails, for everybody and for good: it is a socket now."""
+    log.unlink()
+    os.mknod(log, stat.S_IFSOCK | 0o600)
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "parquet"])
+def test_a_log_that_cannot_be_read_holds_up_no_other(home: Home, format_: str) -> None:
+    """It is skipped, named and counted, also when an export goes on; once it is readable, it is exported."""
+    out, whole, log = home.home / "out", home.home / "whole", home.root / "--w--" / "s2" / "session.jsonl"
+    home.export(whole, plan(format_))
+    content = log.read_bytes()
+    make_unreadable(log)
+    assert in_a_child(home, partial(home.export, out, plan(format_), die_after=6, every=1)) == -signal.SIGKILL
+    tally = home.export(out, plan(format_), every=1).checkpoint.tally
+    assert (tally.sessions, tally.records, tally.skipped, tally.unreadable) == (8, 7, 3, 1)
+    assert [(named.session_id, named.code) for named in tally.named][-1] == ("s2", "LogUnreadable")
+    log.unlink()
+    log.write_bytes(content)
+    assert home.export(out, plan(format_)).checkpoint.tally.unreadable == 0
+    assert out.read_bytes() == whole.read_bytes()
 
 
 @pytest.mark.parametrize("format_", ["jsonl", "parquet"])
 def test_a_root_that_is_out_of_reach_interrupts(home: Home, format_: str) -> None:
-    """An I/O error is no reason to leave Sessions out: the same export goes on when it is over."""
+    """Taken away, or not mounted: no Session is left out for it, and the same export goes on when it is over."""
     out, whole = home.home / "out", home.home / "whole"
     home.export(whole, plan(format_))
 
@@ -214,8 +298,38 @@ def test_a_root_that_is_out_of_reach_interrupts(home: Home, format_: str) -> Non
     output = home.output(out, plan(format_))
     with closing(output), pytest.raises(LogUnreadable):
         export(home.store, SessionLogs(home.root), plan(format_), output, on_session=unplug)
+    home.root.mkdir()
+    with pytest.raises(LogUnreadable, match="is it mounted"):
+        home.export(out, plan(format_))
+    home.root.rmdir()
     (home.home / "aside").rename(home.root)
     home.export(out, plan(format_))
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_a_log_that_breaks_in_the_middle_interrupts(tmp_path: Path) -> None:
+    """Half a Session is never exported: what was written of it does not count, and it is looked at anew."""
+    home, out, whole = Home(tmp_path, filled=False), tmp_path / "out", tmp_path / "whole"
+    ratings = Ratings(home.store)
+    for session_id in ("before", "long"):
+        log = write_log(home.root, session_id, conversation(3, "words " * 200_000), of=identity())
+        ratings.rate(session_id, identity(), item("a1"), item("a3"))
+    ratings.commit()
+    sound = log.read_bytes()
+    home.export(whole, plan())
+
+    class Breaking(JsonlOutput):
+        def write(self, record: Record) -> None:
+            super().write(record)
+            if record.session.session_id == "long":
+                log.write_bytes(sound[: len(sound) // 2] + b"?" * (len(sound) // 2))
+
+    output = Breaking(out, plan().digest, checkpoint_sessions=1)
+    with closing(home.store):
+        with closing(output), pytest.raises(LogUnreadable, match="while it was exported"):
+            export(home.store, SessionLogs(home.root), plan(), output, on_session=lambda *_: None)
+        log.write_bytes(sound)
+        home.export(out, plan(), every=1)
     assert out.read_bytes() == whole.read_bytes()
 
 
@@ -239,18 +353,22 @@ def test_another_export_does_not_go_on_with_this_one(home: Home) -> None:
 
 @pytest.mark.parametrize("format_", ["jsonl", "parquet"])
 def test_a_checkpoint_that_outlived_its_data_counts_for_nothing(home: Home, format_: str) -> None:
-    """Killed between the last two steps, an export leaves one behind: the next one begins anew, for good."""
+    """The next export begins anew, for good; so does one after --restart, whatever format left something there."""
     out, whole = home.home / "out", home.home / "whole"
     home.export(whole, plan(format_))
-    output = home.output(out, plan(format_), every=1)
-    with closing(output), pytest.raises(ZeroDivisionError):
-        export(home.store, SessionLogs(home.root), plan(format_), output, on_session=lambda done, *_: 1 // (done - 7))
-    partial = out.with_name("out.partial")
+    left, unfinished = out.with_name("out.partial"), home.output(out, plan(format_), every=1)
+    with closing(unfinished), pytest.raises(ZeroDivisionError):
+        export(
+            home.store, SessionLogs(home.root), plan(format_), unfinished, on_session=lambda done, *_: 1 // (done - 7)
+        )
     assert out.with_name("out.checkpoint").exists()
-    partial.rename(home.home / "lost")
+    left.rename(home.home / "lost")
     with closing(home.output(out, plan(format_))) as fresh:
         assert fresh.checkpoint.last_session is None
     assert not out.with_name("out.checkpoint").exists()
+    other = plan("parquet" if format_ == "jsonl" else "jsonl")
+    with closing(home.output(out, other, restart=True)):
+        assert left.is_dir() == (other.format == "parquet")
     home.export(out, plan(format_))
     assert out.read_bytes() == whole.read_bytes()
 

@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from app.training.conversation import Call, Turn
+from app.training.export import Plan
 from app.training.filters import Filters, moment_of
 from app.training.records import AnswerRecord, PairRecord, Session, answers, pairs
+from app.training.source import place_of
 from feedback.model import Item, Rating
 from persistence.transcripts import (
     Attachment,
@@ -199,3 +201,16 @@ def test_the_page_shows_the_schema_of_what_is_written() -> None:
     shown = PAGE.read_text(encoding="utf-8").partition("<!-- schema -->\n```json\n")[2].partition("\n```")[0]
     dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     assert json.loads(shown) == dialect | msgspec.json.schema(AnswerRecord | PairRecord)
+
+
+def test_an_export_is_recognised_by_its_store_whoever_reads_it() -> None:
+    """Nothing that is derived from a credential reaches the checkpoint, and a changed one does not refuse to go on."""
+
+    def digest(url: str) -> str:
+        return Plan(format="jsonl", pairs=False, filters=Filters(), store=place_of(url), sessions="r").digest
+
+    urls = ("ada:old@db:5432/feedback", "bob:new@db:5432/feedback", "db:5432/feedback?password=other&user=x")
+    assert len({digest(f"postgresql://{url}") for url in urls}) == 1
+    assert place_of("postgresql://ada:old@db:5432/feedback") == "postgresql://db:5432/feedback"
+    assert digest("postgresql://db:5432/other") != digest("postgresql://db:5432/feedback")
+    assert digest("sqlite:////a@b/c") != digest("sqlite:////b/c")
