@@ -12,7 +12,13 @@ from gateway.access.authentication import authenticator_for
 from gateway.guard import Guard
 from gateway.live.hub import EventHub
 from gateway.reading.library import Library
+from gateway.reading.threads import ReadingThreads
+from gateway.room import Room
 from persistence.session_log import SessionLogs
+
+MOST_LISTENERS = 1000
+"""Streams of events that are open."""
+MOST_LISTENERS_EACH = 100
 
 
 class Gateway:
@@ -33,7 +39,9 @@ class Gateway:
         logs = self.logs if self.logs.root.is_dir() else None
         self.client = AsyncFeedbackClient(self.redis, logs=logs, host=settings.host or None, clock_ms=clock_ms)
         self.hub = EventHub(self.redis)
+        self.listeners = Room(MOST_LISTENERS, MOST_LISTENERS_EACH)
         self.library = Library(settings, self.logs)
+        self.reading = ReadingThreads()
         self.is_draining = False
 
     def drain(self) -> None:
@@ -44,6 +52,7 @@ class Gateway:
     async def close(self) -> None:
         """Release the connections."""
         self.drain()
+        self.reading.close()
         await asyncio.to_thread(self.library.close)
         await self.client.close()
         await self.redis.aclose()

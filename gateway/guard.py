@@ -15,13 +15,15 @@ from feedback.settings import Settings
 from gateway.access.authentication import Authenticator, check_scope
 from gateway.access.limits import RateLimiter
 from gateway.access.principals import Principal, Scope
+from gateway.room import Room
 from gateway.web.answers import failure_answer, refusal_answer
 from gateway.web.bodies import read_body
 from gateway.web.origins import OriginRule, parse_origins
-from gateway.web.problems import RETRY_AFTER_S, Refused, refused
+from gateway.web.problems import Refused, refused
 
 MOST_AT_ONCE = 512
 """Requests that are under way; each may hold a connection to the server and one body."""
+MOST_AT_ONCE_EACH = 256
 
 _ESCAPED = 6
 """Bytes of JSON that one byte of a note may take (`\\u0000`)."""
@@ -58,7 +60,7 @@ class Guard:
         self._rule = OriginRule(listens_on=settings.gateway_host, hosts=settings.gateway_hosts, origins=self.origins)
         self._limiter = RateLimiter(settings.gateway_rate, max(1.0, 2 * settings.gateway_rate))
         self._timeout_s = settings.gateway_timeout
-        self._under_way = 0
+        self._room = Room(MOST_AT_ONCE, MOST_AT_ONCE_EACH)
 
     def route(self, path: str, operations: Mapping[str, Operation]) -> Route:
         """A protected route: `operations` by HTTP method."""
@@ -86,16 +88,11 @@ class Guard:
         try:
             principal = await self.admit(request, operation.scope)
             self._count(principal)
-            if self._under_way >= MOST_AT_ONCE:
-                raise _too_many(HTTPStatus.SERVICE_UNAVAILABLE, "busy", RETRY_AFTER_S)
-            self._under_way += 1
-            try:
+            with self._room.take(principal.bucket):
                 body = b""
                 if request.method in _WITH_BODY:
                     body = await read_body(request, most=self.body_bytes, timeout_s=self._timeout_s)
                 return await operation.handler(Call(request, principal, body))
-            finally:
-                self._under_way -= 1
         except Refused as refusal:
             return refusal_answer(refusal)
         except FeedbackError as error:
@@ -103,8 +100,5 @@ class Guard:
 
     def _count(self, principal: Principal) -> None:
         if principal.bucket is not None and (wait := self._limiter.take(principal.bucket)):
-            raise _too_many(HTTPStatus.TOO_MANY_REQUESTS, "rate-limited", math.ceil(wait))
-
-
-def _too_many(status: HTTPStatus, code: str, retry_after_s: int) -> Refused:
-    return refused(status, code, "Too many requests. Try again later.", Retry_After=str(retry_after_s))
+            sentence = "Too many requests. Try again later."
+            raise refused(HTTPStatus.TOO_MANY_REQUESTS, "rate-limited", sentence, Retry_After=str(math.ceil(wait)))

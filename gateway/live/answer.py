@@ -8,6 +8,8 @@ from contextlib import aclosing
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gateway.room import Place
+
 STALLED_S = 30.0
 """Seconds that a reader may leave the socket full before its connection is ended."""
 
@@ -15,17 +17,22 @@ _log = logging.getLogger(__name__)
 
 
 class EventStream(Response):
-    """Sends `chunks` as `text/event-stream` until they end, or the reader does."""
+    """Sends `chunks` as `text/event-stream` until they end, or the reader does; then `place` is left."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, chunks: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, chunks: AsyncGenerator[bytes, None], place: Place) -> None:
         # Buffering proxies would hold events back.
         super().__init__(headers={"X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._chunks = chunks
+        self._place = place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._place:
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         if scope["method"] == "HEAD":
             await send({"type": "http.response.body", "body": b""})

@@ -16,8 +16,6 @@ from feedback.partitions import PartitionId
 from gateway.live.streams import Followed, last_sequences, read_followed, read_new, read_range
 from gateway.live.subscriptions import Delivery, Gap, Reason, Subscription
 
-MOST_LISTENERS = 1000
-
 _BLOCK_MS = 1000
 _LOOK_EVERY_S = 1.0
 """How often topology and streams are compared with what is followed."""
@@ -52,10 +50,6 @@ class EventHub:
         self._of_all: set[Subscription] = set()
         self._reader: asyncio.Task[None] | None = None
         self.is_closing = False
-
-    @property
-    def is_full(self) -> bool:
-        return self._listeners >= MOST_LISTENERS
 
     @property
     def followed(self) -> Followed:

@@ -74,6 +74,7 @@ class TranscriptReader:
         self._logs = logs
         self._lock = threading.Lock()
         self._places: OrderedDict[tuple[str, int], _Place] = OrderedDict()
+        self._closed = False
 
     def page(self, session_id: str, after: int = _START) -> TranscriptPage | None:
         """The messages behind the row `after`; None when there is no such Session.
@@ -116,6 +117,7 @@ class TranscriptReader:
     def close(self) -> None:
         """Close the logs that are kept open."""
         with self._lock:
+            self._closed = True
             for place in self._places.values():
                 place.close()
             self._places.clear()
@@ -144,6 +146,9 @@ class TranscriptReader:
     def _keep(self, key: tuple[str, int], place: _Place) -> None:
         place.kept_at = time.monotonic()
         with self._lock:
+            if self._closed:
+                place.close()
+                return
             other = self._places.pop(key, None)
             self._places[key] = place
             if other is None and len(self._places) > _PLACES:

@@ -2,7 +2,6 @@
 
 from http import HTTPStatus
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
@@ -22,10 +21,10 @@ def event_routes(gateway: Gateway) -> list[BaseRoute]:
     """One Session's events, and everybody's."""
 
     async def of_session(call: Call) -> Response:
-        return _stream(gateway, call.request, id_in_path(call.request, "session"))
+        return _stream(gateway, call, id_in_path(call.request, "session"))
 
     async def of_all(call: Call) -> Response:
-        return _stream(gateway, call.request, None)
+        return _stream(gateway, call, None)
 
     return [
         gateway.guard.route(SESSION_EVENTS_PATH, {"GET": Operation(of_session, Scope.READ)}),
@@ -33,18 +32,18 @@ def event_routes(gateway: Gateway) -> list[BaseRoute]:
     ]
 
 
-def _stream(gateway: Gateway, request: Request, session_id: str | None) -> Response:
-    if gateway.hub.is_full or gateway.hub.is_closing:
+def _stream(gateway: Gateway, call: Call, session_id: str | None) -> Response:
+    if gateway.hub.is_closing:
         retry = str(RETRY_AFTER_S)
-        raise refused(HTTPStatus.SERVICE_UNAVAILABLE, "busy", "Too many listen already.", Retry_After=retry)
+        raise refused(HTTPStatus.SERVICE_UNAVAILABLE, "busy", "The gateway is stopping.", Retry_After=retry)
 
     async def may_still_listen() -> bool:
         try:
-            await gateway.guard.admit(request, Scope.READ)
+            await gateway.guard.admit(call.request, Scope.READ)
         except Refused:
             return False
         return True
 
-    last_event_id = request.headers.get("last-event-id")
+    last_event_id = call.request.headers.get("last-event-id")
     feed = Feed(gateway.hub, gateway.redis, session_id, last_event_id, recheck=may_still_listen)
-    return EventStream(feed.chunks())
+    return EventStream(feed.chunks(), gateway.listeners.take(call.principal.bucket))

@@ -3,7 +3,6 @@
 It is the page's own: it may change with it, and is in no OpenAPI document.
 """
 
-import asyncio
 import re
 from collections.abc import Callable
 from http import HTTPStatus
@@ -54,45 +53,46 @@ class _Reading:
 
     def __init__(self, gateway: Gateway) -> None:
         self._library = gateway.library
+        self._threads = gateway.reading
         self._logs = gateway.logs
 
     async def sessions(self, call: Call) -> Response:
         """200 with a page of Sessions."""
-        return json_answer(await self._ask(self._library.sessions, _query(call.request)))
+        return json_answer(await self._ask(call, self._library.sessions, _query(call.request)))
 
     async def facets(self, call: Call) -> Response:
         """200 with projects and models."""
-        del call
-        return json_answer(await self._ask(self._library.facets))
+        return json_answer(await self._ask(call, self._library.facets))
 
     async def overview(self, call: Call) -> Response:
         """200 with all ratings added up."""
-        del call
-        return json_answer(await self._ask(self._library.overview))
+        return json_answer(await self._ask(call, self._library.overview))
 
     async def session(self, call: Call) -> Response:
         """200 with one Session's summary; 404."""
         session_id = id_in_path(call.request, "session")
-        return json_answer(_found(await self._ask(self._library.session, session_id), session_id))
+        return json_answer(_found(await self._ask(call, self._library.session, session_id), session_id))
 
     async def transcript(self, call: Call) -> Response:
         """200 with a page of the transcript; 404."""
         session_id = id_in_path(call.request, "session")
         given = call.request.query_params.get("after")
         after = -1 if given is None else seq_of(given, "after")
-        return json_answer(_found(await self._ask(self._library.transcripts.page, session_id, after), session_id))
+        page = await self._ask(call, self._library.transcripts.page, session_id, after)
+        return json_answer(_found(page, session_id))
 
     async def message(self, call: Call) -> Response:
         """200 with one message, nothing cut; 404."""
         session_id = id_in_path(call.request, "session")
         seq = seq_of(call.request.path_params["seq"], "seq")
-        return json_answer(_found(await self._ask(self._library.transcripts.message, session_id, seq), session_id))
+        message = await self._ask(call, self._library.transcripts.message, session_id, seq)
+        return json_answer(_found(message, session_id))
 
-    async def _ask(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _ask(self, call: Call, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if not self._logs.root.is_dir():
             sentence = "This gateway does not see the Session logs. Run one where they lie (setting `sessions`)."
             raise refused(HTTPStatus.SERVICE_UNAVAILABLE, "logs-elsewhere", sentence)
-        return await asyncio.to_thread(function, *args, **kwargs)
+        return await self._threads.run(call.principal.bucket, function, *args, **kwargs)
 
 
 def _found(document: T | None, session_id: str) -> T:

@@ -134,8 +134,8 @@ def test_a_transcript_is_readable(page: Page, demo: Demonstration, marked: str) 
     expect(page.get_by_role("article", name="Answer 1")).to_be_focused()
     expect(page.get_by_text("Shown as plain text")).to_be_visible()
     expect(page.get_by_role("article").last.locator("pre.raw").first).to_contain_text("|a\n|-\n")
-    for tool, place, last in (("one", 0, "1"), ("one", 1, "2"), ("two", 0, "3")):
-        fold = page.locator("details.tool-call", has_text=tool)
+    for name, place, last in (("one", 0, "1"), ("one", 1, "2"), ("two", 0, "3")):
+        fold = page.locator("details.tool-call", has_text=name)
         if place == 0:
             fold.locator("summary").click()
         fold.get_by_role("button", name="Show all 9,001 characters").first.click()

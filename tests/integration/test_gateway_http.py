@@ -3,8 +3,10 @@
 import json
 import re
 import socket
+import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,9 +17,11 @@ import pytest
 from feedback import FeedbackClient, keys
 from feedback.connection import connect
 from feedback.settings import Settings
+from gateway.reading.library import Facets, Library
+from gateway.reading.threads import MOST_READINGS
 from gateway.server import MOST_HEADER_BYTES, BoundedProtocol
 from tests.harness import serving, settings_for, wait_until, write_session
-from tests.integration.gateway_serving import caller, gateway_serving, item_path, remote, segment
+from tests.integration.gateway_serving import PATIENCE_S, caller, gateway_serving, item_path, remote, segment
 
 pytestmark = pytest.mark.server
 
@@ -264,16 +268,43 @@ def test_bytes_that_are_no_http_are_refused(url: str) -> None:
     assert raw(url, post + b"Transfer-Encoding: chunked\r\n\r\n" + 3 * chunk).startswith(b"HTTP/1.1 413")
 
 
-def test_what_is_held_is_bounded(url: str, client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_held_is_bounded(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests under way, readers of events, and the patience for headers that do not come."""
     monkeypatch.setattr("gateway.server.HEADERS_WITHIN_S", 0.1)
-    assert raw(url, b"GET /healthz HTTP/1.1\r\nHost: loc") == b""
-    monkeypatch.setattr("gateway.live.hub.MOST_LISTENERS", 0)
+    monkeypatch.setattr("gateway.context.MOST_LISTENERS", 0)
     monkeypatch.setattr("gateway.guard.MOST_AT_ONCE", 1)
-    full = client.get("/events")
-    monkeypatch.setattr("gateway.guard.MOST_AT_ONCE", 0)
-    for answer in (full, client.get("/sessions/s/feedback"), client.post("/api/messageFeedback/list")):
-        assert (answer.status_code, answer.json()["code"], answer.headers["Retry-After"]) == (503, "busy", "1")
+    with gateway_serving(settings) as url, caller(url) as client, ExitStack() as stack:
+        assert raw(url, b"GET /healthz HTTP/1.1\r\nHost: loc") == b""
+        full = client.get("/events")
+        address = httpx.URL(url)
+        under_way = stack.enter_context(socket.create_connection((address.host, address.port or 80)))
+        under_way.sendall(b"POST /api/messageFeedback/list HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")
+        wait_until(lambda: client.get("/sessions/s/feedback").status_code == 503, "a body is awaited")
+        for answer in (full, client.get("/sessions/s/feedback"), client.post("/api/messageFeedback/list")):
+            assert (answer.status_code, answer.json()["code"], answer.headers["Retry-After"]) == (503, "busy", "1")
+        under_way.close()
+        wait_until(lambda: client.get("/sessions/s/feedback").status_code == 200, "its place is free")
+
+
+def test_slow_readings_hold_up_no_rating(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the page reads has threads of its own, and so many places; past them it is told to come back."""
+    may_end, facets = threading.Event(), Library.facets
+
+    def slow(library: Library) -> Facets:
+        assert may_end.wait(PATIENCE_S)
+        return facets(library)
+
+    monkeypatch.setattr(Library, "facets", slow)
+    with ThreadPoolExecutor(MOST_READINGS + 1) as callers:
+        asked = [callers.submit(client.get, "/facets") for _ in range(MOST_READINGS + 1)]
+        try:
+            full = next(as_completed(asked)).result()
+            assert (full.status_code, full.json()["code"], full.headers["Retry-After"]) == (503, "busy", "1")
+            assert client.put(item_path("s", "m19"), json={"rating": "positive"}, headers=NEW).status_code == 201
+            assert client.get("/sessions/s/feedback").status_code == 200
+        finally:
+            may_end.set()
+        assert sorted(one.result().status_code for one in asked) == [200] * MOST_READINGS + [503]
 
 
 def test_who_was_answered_holds_neither_memory_nor_the_connection(

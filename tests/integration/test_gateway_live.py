@@ -19,6 +19,8 @@ from feedback.connection import connect, connect_async
 from feedback.events import FeedbackPut, encode_event
 from feedback.model import Item
 from feedback.partitions import PartitionId, Topology
+from gateway.access.principals import Scope
+from gateway.access.tokens import TokenFile
 from gateway.live.feed import Feed
 from gateway.live.hub import EventHub
 from persistence.sidecar import open_store
@@ -246,6 +248,36 @@ def test_a_reader_that_takes_nothing_any_more_is_cut_off(
             while part := dead.recv(1 << 20):
                 last = part
         assert not last.endswith(b"0\r\n\r\n"), "the answer has no end"
+
+
+def test_so_many_may_listen_and_of_one_token_so_many(
+    streams: Streams, valkey_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A place is free again however its reader went, even one that was gone before the first byte."""
+    del streams
+    monkeypatch.setattr("gateway.context.MOST_LISTENERS", 3)
+    monkeypatch.setattr("gateway.context.MOST_LISTENERS_EACH", 2)
+    tokens = TokenFile(tmp_path / "tokens.json")
+    one, another = (tokens.create(name, tuple(Scope), now_ms=0, expires_at=None)[0] for name in ("ada", "grace"))
+    settings = settings_for(valkey_url, tmp_path, gateway_port=0, gateway_tokens=str(tokens.path), gateway_rate=100_000)
+    with gateway_serving(settings) as url, caller(url, one) as client, caller(url, another) as other:
+        with listening(client, "/events"), listening(client, "/sessions/s/events"), listening(other, "/events"):
+            for full, status, code in (
+                (client.get("/events"), 429, "too-many-at-once"),
+                (other.get("/events"), 503, "busy"),
+            ):
+                assert (full.status_code, full.json()["code"], full.headers["Retry-After"]) == (status, code, "1")
+
+        def two_may_listen() -> bool:
+            with client.stream("GET", "/events") as first, client.stream("GET", "/events") as second:
+                return first.status_code == second.status_code == 200
+
+        wait_until(two_may_listen, "readers that went away are not counted")
+        request = f"GET /events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {one}\r\n\r\n"
+        for method in ("GET", "HEAD") * 10:
+            with socket.create_connection((client.base_url.host, client.base_url.port or 80)) as gone:
+                gone.sendall(request.replace("GET", method).encode())
+        wait_until(two_may_listen, "nor are those that never read")
 
 
 def test_a_change_of_partitions_is_followed(client: httpx.Client, streams: Streams) -> None:

@@ -16,6 +16,7 @@ from feedback.partitions import PartitionId
 from gateway.access.limits import RateLimiter
 from gateway.live.marks import MOST_MARK_CHARS, Mark, mark_of_all, mark_of_one, parse_mark
 from gateway.live.subscriptions import Delivery, Subscription
+from gateway.room import Room
 from gateway.web.origins import OriginRule, is_loopback, parse_origins
 from gateway.web.paths import id_in_path
 from gateway.web.preconditions import expected_version, idempotency_key, is_unchanged
@@ -43,6 +44,25 @@ def test_buckets_are_bounded() -> None:
     limiter = RateLimiter(1.0, 1.0, clock=lambda: 0.0, most=2)
     assert [limiter.take(name) for name in "abcb"] == [0, 0, 0, 1]
     assert limiter.take("a") == 0
+
+
+def test_a_room_holds_so_many_and_of_one_bearer_so_many() -> None:
+    """Whoever has their share is 429, whoever meets a full room 503; a place that is left twice is free once."""
+    room = Room(3, 2)
+    mine = [room.take("a"), room.take("a")]
+    with pytest.raises(Refused) as share:
+        room.take("a")
+    with room.take("b"):
+        for bearer in ("b", None):
+            with pytest.raises(Refused) as full:
+                room.take(bearer)
+    assert (share.value.problem.status, full.value.problem.status) == (429, 503)
+    mine[0].leave()
+    mine[0].leave()
+    room.take("a")
+    room.take(None)
+    with pytest.raises(Refused):
+        room.take(None)
 
 
 LOCAL = OriginRule(listens_on="127.0.0.1", hosts="", origins=("https://ratings.example",))

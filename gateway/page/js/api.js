@@ -85,6 +85,7 @@ const ADVICE = {
   unauthorized: "Without a token nothing can be shown. Reload the page to give one.",
   "scope-missing": "Ask for a token that may rate (without --read-only).",
   "rate-limited": "Wait a moment, then try again.",
+  "too-many-at-once": "Close other tabs of this page, then try again.",
   "session-not-found": "It may have been removed. Look for it in the list.",
   "target-not-found": "The answer may have been removed from the log. Reload the page.",
   "note-blank": "Write something, or leave the note out.",
