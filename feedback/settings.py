@@ -42,7 +42,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The name of the host whose logs lie under `sessions`: an agent's own, a worker's that sees them, and where a
     client's Sessions are."""
     agent_timeout: Seconds = 5.0
-    """Seconds that a host's agent has to answer, its live owners' flushes included, before a try counts as failed."""
+    """Seconds that a host's agent has to answer, its live owners' flushes included, before a try counts as failed:
+    more than `flush_timeout`."""
     partitions: Annotated[int, Meta(ge=0, le=4096)] = 0
     """Queues that Sessions are spread over. 0: as many as the store was set up with, 32 in a new one."""
     batch_size: Annotated[int, Meta(ge=1, le=4096)] = 256
@@ -134,7 +135,20 @@ def _checked(values: dict[str, object], origin: dict[str, str]) -> Settings:
         raise SettingsInvalid(
             f"max_note_bytes: at most {MAX_COMMAND_BYTES - _NOTE_HEADROOM}, so that a command fits {MAX_COMMAND_BYTES}"
         )
+    _check_agents_patience(settings, origin)
     return settings
+
+
+def _check_agents_patience(settings: Settings, origin: Mapping[str, str]) -> None:
+    """Whoever asks an agent waits `agent_timeout`; the agent waits `flush_timeout` for a live owner meanwhile, and reads
+    the log after that. Were the first not longer, no answer that took a flush's whole time would ever be heard."""
+    asks_agents = settings.logs == "agents" or settings.host
+    if asks_agents and settings.agent_timeout <= settings.flush_timeout:
+        raise SettingsInvalid(
+            f"agent_timeout: {settings.agent_timeout:g} s (from {origin.get('agent_timeout', 'the defaults')}) must be "
+            f"longer than flush_timeout, {settings.flush_timeout:g} s "
+            f"(from {origin.get('flush_timeout', 'the defaults')}): an agent waits that long for a live owner"
+        )
 
 
 def _explain(message: str, origin: Mapping[str, str]) -> str:

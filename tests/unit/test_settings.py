@@ -61,6 +61,19 @@ def test_a_value_out_of_bounds_is_refused_by_name(name: str, value: str) -> None
         load_settings({"max_note_bytes": 8} | {name: value}, {})
 
 
+def test_who_asks_agents_waits_longer_than_they_wait_for_owners() -> None:
+    """Or no answer that took its whole time would be heard: both values are said, and where each came from. Where no
+    agent has a part in it, a long flush is nobody's business."""
+    impatient: dict[str, object] = {"max_note_bytes": 8, "flush_timeout": 5}
+    assert load_settings(impatient, {}).flush_timeout == 5
+    said = r"agent_timeout: 5 s \(from the defaults\) must be longer than flush_timeout, 5 s \(from the command line\)"
+    for name, value in (("logs", "agents"), ("host", "box")):
+        asking = impatient | {name: value}
+        with pytest.raises(SettingsInvalid, match=said):
+            load_settings(asking, {})
+        assert load_settings(asking, {"FEEDBACK_AGENT_TIMEOUT": "5.5"}).agent_timeout == 5.5
+
+
 @pytest.mark.parametrize("text", ["max_note_bytes = ", "surprise = 1\nmax_note_bytes = 1", "\x00", "[redis]\nurl = 1"])
 def test_a_malformed_file_is_refused(tmp_path: Path, text: str) -> None:
     """No TOML, a setting that does not exist, a table where none belongs."""
