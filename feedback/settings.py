@@ -140,7 +140,7 @@ def _checked(values: dict[str, object], origin: dict[str, str]) -> Settings:
 
 
 def _check_agents_patience(settings: Settings, origin: Mapping[str, str]) -> None:
-    """Whoever asks an agent waits `agent_timeout`; the agent waits `flush_timeout` for a live owner meanwhile, and reads
+    """Whoever asks an agent waits `agent_timeout`; the agent waits `flush_timeout` for a live owner, and reads
     the log after that. Were the first not longer, no answer that took a flush's whole time would ever be heard."""
     asks_agents = settings.logs == "agents" or settings.host
     if asks_agents and settings.agent_timeout <= settings.flush_timeout:
