@@ -9,7 +9,6 @@ from starlette.datastructures import Headers
 from feedback.errors import SettingsInvalid
 from gateway.web.problems import refused
 
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
@@ -19,7 +18,7 @@ def is_loopback(host: str) -> bool:
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
-        return host == "localhost"
+        return host.lower() == "localhost"
 
 
 def parse_origins(setting: str) -> tuple[str, ...]:
@@ -36,8 +35,8 @@ class OriginRule:
 
     def __init__(self, *, listens_on: str, hosts: str, origins: tuple[str, ...]) -> None:
         """`hosts` is the setting `gateway_hosts`; `origins` are of other sites that may."""
-        named = frozenset(map(str.lower, _words(hosts)))
-        self._hosts = _LOOPBACK | named if named or is_loopback(listens_on) else frozenset[str]()
+        self._hosts = frozenset(map(str.lower, _words(hosts)))
+        self._checks_host = bool(self._hosts) or is_loopback(listens_on)
         self._origins = frozenset(origins)
 
     def check(self, method: str, headers: Headers) -> None:
@@ -47,12 +46,16 @@ class OriginRule:
             Refused: 421 for a Host that is not this server's, 403 for a page of another site.
         """
         host = headers.get("host", "")
-        if self._hosts and _name(host) not in self._hosts:
+        if self._checks_host and not self._is_ours(_name(host)):
             sentence = "This server has no such name (gateway_hosts)."
             raise refused(HTTPStatus.MISDIRECTED_REQUEST, "host-unknown", sentence)
         if self._is_foreign(method, headers, host):
             sentence = "The request comes from a page of another site (gateway_origins)."
             raise refused(HTTPStatus.FORBIDDEN, "origin-foreign", sentence)
+
+    def _is_ours(self, name: str) -> bool:
+        """An address of the loopback is, whichever it is: nobody can make another site's name of it."""
+        return name in self._hosts or is_loopback(name)
 
     def _is_foreign(self, method: str, headers: Headers, host: str) -> bool:
         origin = headers.get("origin")

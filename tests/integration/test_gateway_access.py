@@ -174,6 +174,14 @@ def test_pages_of_other_sites_may_only_if_they_are_named(settings: Settings) -> 
         assert "ETag" in done.headers["Access-Control-Expose-Headers"]
 
 
+def test_it_answers_at_the_url_that_it_says_wherever_on_the_loopback(settings: Settings) -> None:
+    """At an address that is not the usual one, too; under no other name."""
+    with gateway_serving(msgspec.structs.replace(settings, gateway_host="127.0.0.2")) as url, caller(url) as client:
+        own = client.put(item_path("s", "unknown"), json=GOOD, headers=NEW | {"Origin": url})
+        assert (own.status_code, own.json()["code"]) == (404, "target-not-found")
+        assert client.get(LIST, headers={"Host": "rebound.example"}).status_code == 421
+
+
 def test_off_the_loopback_it_refuses_to_start_without_authentication(settings: Settings, tokens: TokenFile) -> None:
     """And says what to do; so it does when tokens or issuer cannot be used."""
     public = msgspec.structs.replace(settings, gateway_host="0.0.0.0", gateway_tokens=str(tokens.path))

@@ -78,6 +78,10 @@ NAMED = OriginRule(listens_on="0.0.0.0", hosts="Feedback.example, other.example"
         (LOCAL, "GET", {"host": "[::1]:8080"}, None),
         (LOCAL, "GET", {"host": "rebound.example:8080"}, 421),
         (LOCAL, "GET", {"host": "127.0.0.1.rebound.example"}, 421),
+        (LOCAL, "GET", {"host": "127.0.0.2:8080"}, None),
+        (LOCAL, "GET", {"host": "128.0.0.1:8080"}, 421),
+        (LOCAL, "PUT", {"host": "127.0.0.2:8080", "origin": "http://127.0.0.2:8080"}, None),
+        (LOCAL, "PUT", {"host": "127.0.0.2:8080", "origin": "http://127.0.0.3:8080"}, 403),
         (LOCAL, "GET", {"host": ""}, 421),
         (LOCAL, "GET", {"host": "[::1"}, 421),
         (LOCAL, "PUT", {"host": "localhost:8080", "origin": "http://localhost:8080"}, None),
@@ -97,6 +101,7 @@ NAMED = OriginRule(listens_on="0.0.0.0", hosts="Feedback.example, other.example"
         (REMOTE, "PUT", {"host": "feedback.example", "origin": "https://evil.example"}, 403),
         (NAMED, "GET", {"host": "feedback.EXAMPLE"}, None),
         (NAMED, "GET", {"host": "third.example"}, 421),
+        (NAMED, "GET", {"host": "127.0.0.2"}, None),
     ],
 )
 def test_which_pages_a_request_may_come_from(
@@ -122,7 +127,7 @@ def test_origins_are_checked_and_spelled_as_browsers_do() -> None:
 
 
 def test_only_addresses_of_this_machine_are_the_loopback() -> None:
-    assert all(map(is_loopback, ("127.0.0.1", "127.8.9.1", "::1", "[::1]", "localhost")))
+    assert all(map(is_loopback, ("127.0.0.1", "127.8.9.1", "::1", "[::1]", "localhost", "LocalHost")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "", "192.168.0.1", "localhost.evil.example", "example.org")))
 
 
