@@ -8,7 +8,7 @@ from redis import asyncio as aio
 from redis.exceptions import RedisError
 
 from feedback.partitions import PartitionId
-from gateway.live.hub import EventHub, delivery_of
+from gateway.live.hub import EventHub, delivery_of, session_of
 from gateway.live.marks import Mark, mark_of_all, mark_of_one, parse_mark
 from gateway.live.streams import last_sequences, read_range
 from gateway.live.subscriptions import Delivery, Gap, Reason, Subscription
@@ -16,8 +16,11 @@ from gateway.live.subscriptions import Delivery, Gap, Reason, Subscription
 HEARTBEAT_S = 15.0
 """Seconds after which something is sent, so that proxies keep the connection and a dead reader is noticed."""
 
+MOST_SEARCHED = 10_000
+"""Events of a partition among which one Session's are looked for. To load the Session anew costs less than more."""
+
 _MARK_EVERY_S = 1.0
-_PAGE = 256
+_PAGE = 128
 _RETRY = b"retry: 1000\n\n"
 _HEARTBEAT = b": nothing new\n\n"
 _GONE = b"event: resume\ndata: {}\n\n"
@@ -55,6 +58,7 @@ class Feed:
         self._subscription = Subscription(session_id)
         self._seen: dict[PartitionId, int] = {}
         self._revision: int | None = None
+        self._searched = 0
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Pieces of the stream, as they come, until the hub closes, the subscriber may no longer, or is too slow."""
@@ -132,20 +136,25 @@ class Feed:
         """The subscriber's events among these sequences, from the stream. Raises `_Missed` where one is not there."""
         if after > upto:
             raise _Missed("lost")
+        self._searched += upto - after
+        if self._session_id is not None and self._searched > MOST_SEARCHED:
+            raise _Missed("too-many")
         while after < upto:
-            rows = await read_range(self._redis, partition, after, upto, _PAGE)
+            async with self._hub.catching_up:
+                rows = await read_range(self._redis, partition, after, upto, _PAGE)
             if not rows:
                 raise _Missed("trimmed")
             for row in rows:
                 if row.sequence != after + 1:
                     raise _Missed("trimmed")
-                delivery = delivery_of(partition, row)
-                if delivery is None:
-                    raise _Missed("unreadable")
-                after = row.sequence
-                if self._session_id in (None, delivery.session_id):
+                session_id = session_of(row)
+                if session_id is None or self._session_id in (None, session_id):
+                    delivery = delivery_of(partition, row)
+                    if delivery is None:
+                        raise _Missed("unreadable")
                     for chunk in self._sent(delivery):
                         yield chunk
+                after = row.sequence
             self._seen[partition] = after
 
     async def _live(self) -> AsyncGenerator[bytes, None]:

@@ -7,9 +7,11 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 
 import msgspec
+from msgspec import Struct
 from redis import asyncio as aio
 from redis.exceptions import RedisError
 
+from feedback.decoding import decoded
 from feedback.event_streams import Row
 from feedback.events import Event, FeedbackDeleted, FeedbackPut, decode_event
 from feedback.partitions import PartitionId
@@ -24,6 +26,7 @@ _LOST_AFTER_S = 10.0
 _ROUND_EVENTS = 512
 """Bound on the events of one round, over all partitions: each may hold two notes."""
 _LEAST_EACH = 4
+_CATCHING_UP = 8
 _FIRST_DELAY_S = 0.1
 _LAST_DELAY_S = 2.0
 
@@ -49,6 +52,8 @@ class EventHub:
         self._of_session: dict[str, set[Subscription]] = {}
         self._of_all: set[Subscription] = set()
         self._reader: asyncio.Task[None] | None = None
+        self.catching_up = asyncio.Semaphore(_CATCHING_UP)
+        """Held to read what a subscriber missed: all of them may come back at once."""
         self.is_closing = False
 
     @property
@@ -202,11 +207,15 @@ class EventHub:
         if row.sequence > position + 1:
             self._tell_of_gap(partition, row.sequence - 1, "trimmed")
         self._positions[partition] = row.sequence
+        session_id = session_of(row)
+        concerned = (*self._of_session.get(session_id, ()), *self._of_all) if session_id is not None else ()
+        if session_id is not None and not concerned:
+            return
         delivery = delivery_of(partition, row)
         if delivery is None:
             self._tell_of_gap(partition, row.sequence, "unreadable")
             return
-        for subscription in (*self._of_session.get(delivery.session_id, ()), *self._of_all):
+        for subscription in concerned:
             subscription.offer(delivery)
 
     def _tell_of_gap(self, partition: PartitionId, sequence: int, reason: Reason) -> None:
@@ -214,6 +223,23 @@ class EventHub:
         for subscription in self._everybody():
             if partition in self.partitions_of(subscription.session_id):
                 subscription.offer(gap)
+
+
+class _Head(Struct, frozen=True, rename="camel"):
+    """All that has to be known of an event to see whom it concerns."""
+
+    session_id: str
+
+
+_heads = msgspec.msgpack.Decoder(_Head)
+
+
+def session_of(row: Row) -> str | None:
+    """Whose event an entry is, without reading the rest of it; None when it is no event."""
+    try:
+        return decoded(_heads, row.data).session_id
+    except msgspec.MsgspecError:
+        return None
 
 
 def delivery_of(partition: PartitionId, row: Row) -> Delivery | None:

@@ -10,7 +10,7 @@ from feedback.partitions import PartitionId
 
 MOST_WAITING = 256
 
-Reason: TypeAlias = Literal["trimmed", "lost", "unreadable", "unknown"]
+Reason: TypeAlias = Literal["trimmed", "lost", "unreadable", "unknown", "too-many"]
 
 
 class Delivery(Struct, frozen=True, kw_only=True):

@@ -10,19 +10,22 @@ from pathlib import Path
 from uuid import uuid4
 
 import httpx
+import msgspec
 import pytest
 from redis import Redis
 
 from app.embedded import DURABLE, EmbeddedServer
 from feedback import keys
 from feedback.connection import connect, connect_async
+from feedback.event_streams import Row
 from feedback.events import FeedbackPut, encode_event
 from feedback.model import Item
 from feedback.partitions import PartitionId, Topology
 from gateway.access.principals import Scope
 from gateway.access.tokens import TokenFile
 from gateway.live.feed import Feed
-from gateway.live.hub import EventHub
+from gateway.live.hub import EventHub, delivery_of
+from gateway.live.subscriptions import Delivery
 from persistence.sidecar import open_store
 from tests.harness import serving, settings_for, wait_until, write_session
 from tests.integration.gateway_serving import Sent, caller, gateway_serving, item_path, listening
@@ -181,6 +184,46 @@ def test_a_reader_for_whom_events_are_gone_is_told_to_load_anew(client: httpx.Cl
         after_it = streams.add("s")
         assert next(events).data == {"reason": "lost"}
         assert next(events).id == after_it
+
+
+def test_only_events_of_its_session_are_read_for_a_reader_and_not_among_too_many(
+    client: httpx.Client, streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands between them is passed over, whatever it is; past a bound, to load anew is cheaper."""
+    read, others = (
+        list[str](),
+        [name for name in map(str, range(99)) if streams.partition(name) == streams.partition("s")],
+    )
+
+    def noting(partition: PartitionId, row: Row) -> Delivery | None:
+        delivery = delivery_of(partition, row)
+        read.append("" if delivery is None else delivery.session_id)
+        return delivery
+
+    monkeypatch.setattr("gateway.live.feed.delivery_of", noting)
+    monkeypatch.setattr("gateway.live.hub.delivery_of", noting)
+    monkeypatch.setattr("gateway.live.feed.MOST_SEARCHED", 20)
+    partition = streams.partition("s")
+    for number in range(10):
+        streams.add(others[number % 3])
+    streams.sequences[partition] += 1
+    of_another_schema = msgspec.msgpack.encode({"type": "feedback.put", "schema": 99, "sessionId": others[0]})
+    streams.redis.xadd(keys.events(partition), {"event": of_another_schema}, id=f"{streams.sequences[partition]}-0")
+    mine = streams.add("s")
+    with listening(client, "/sessions/s/events", f"{partition}-0") as events:
+        assert [next(events).id for _ in range(2)] == [mine, mine]
+        streams.add(others[0])
+        after_it = streams.add("s")
+        assert next(events).id == after_it
+    assert read == ["s", "s"]
+    with listening(client, f"/sessions/{others[0]}/events", f"{partition}-10") as events:
+        assert next(events).data == {"reason": "unreadable"}
+    for _ in range(7):
+        last = streams.add(others[1])
+    with listening(client, "/sessions/s/events", f"{partition}-0") as events:
+        assert [next(events) for _ in range(2)] == [Sent(None, "reload", {"reason": "too-many"}), Sent(last, "", None)]
+    with listening(client, "/sessions/s/events", f"{partition}-1") as events:
+        assert next(events).id == mine
 
 
 def test_one_connection_reads_for_all_and_none_when_nobody_listens(
