@@ -21,7 +21,11 @@ class Disposition(StrEnum):
 
 
 class FeedbackError(Exception):
-    """Root of everything this package raises on purpose."""
+    """Root of everything this package raises on purpose.
+
+    Members are annotated in the class: these, of these types (`str`, `float` or `object`), are what a failure may bring
+    along over the wire (`feedback.failures`).
+    """
 
     disposition: ClassVar[Disposition] = Disposition.FINAL
 
@@ -36,6 +40,9 @@ class InvalidRequest(FeedbackError):
 
     `path` points at the member (`$.note`), `reason` says what is wrong with it.
     """
+
+    path: str
+    reason: str
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -73,6 +80,8 @@ class ResultTimeout(FeedbackError):
     """
 
     disposition = Disposition.RETRYABLE
+    command_id: str
+    seconds: float
 
     def __init__(self, command_id: str, seconds: float) -> None:
         super().__init__(f"no answer to command {command_id} within {round(seconds, 1):g} s; ask again by its id")
@@ -105,6 +114,10 @@ class MediumInvalid(FeedbackError):
 
     `path` says where; `kind` is the original's own word, `malformed-medium` or `version-mismatch`.
     """
+
+    path: str
+    kind: str
+    reason: str
 
     def __init__(self, path: str, kind: str, reason: str) -> None:
         super().__init__(f"{path}: {kind}: {reason}")
@@ -143,6 +156,10 @@ class SettingsInvalid(FeedbackError):
 class LogFailure(FeedbackError):
     """A stored Session log could not answer; `session_id` and `path` say which."""
 
+    session_id: str
+    path: str
+    reason: str
+
     def __init__(self, session_id: str, path: str, reason: str) -> None:
         super().__init__(f"Session {session_id!r}: {reason} ({path})")
         self.session_id = session_id
@@ -156,6 +173,8 @@ class LogCorrupt(LogFailure):
 
 class LogFormatUnsupported(LogFailure):
     """The log's format version is newer than this program, or not one that was ever released."""
+
+    version: object
 
     def __init__(self, session_id: str, path: str, version: object) -> None:
         super().__init__(session_id, path, f"log format version {version} is not supported")
@@ -198,6 +217,8 @@ class AgentUnanswered(FeedbackError):
     """The agent of the host where the Session's log lies did not answer in time, or there is none; `host` names it."""
 
     disposition = Disposition.RETRYABLE
+    host: str
+    reason: str
 
     def __init__(self, host: str, reason: str) -> None:
         super().__init__(f"the agent of host {host!r}: {reason}")

@@ -25,9 +25,7 @@ MOST_ID_CHARS = 2**20
 MOST_BYTES = 16 * 2**20
 """Bound on one encoded request or reply: what is larger is never decoded."""
 
-
 _MOST_SAID = 4096
-_MOST_MEMBERS = 8
 
 
 class Registration(Struct, frozen=True):
@@ -135,10 +133,7 @@ def told(host: str, question: LogQuestion, finding: Finding) -> Evidence | Feedb
 
 def _error_of(host: str, failure: Failure) -> FeedbackError:
     """The typed failure, its class kept; of a kind that no barrier has, only its words. Cut: it goes on to callers."""
-    members = dict(list(failure.members.items())[:_MOST_MEMBERS])
-    cut = {
-        name[:_MOST_SAID]: value[:_MOST_SAID] if isinstance(value, str) else value for name, value in members.items()
-    }
+    cut = {name: value[:_MOST_SAID] if isinstance(value, str) else value for name, value in failure.members.items()}
     failure = Failure(failure.code[:_MOST_SAID], failure.message[:_MOST_SAID], cut)
     error = error_of(failure)
     if isinstance(error, LogFailure | FlushUnanswered | FlushFailed | CommandFailed):

@@ -1,6 +1,6 @@
 """Infrastructure failures on the wire: `{code, message, members}`, so that the caller gets the typed error back."""
 
-from typing import Any
+from typing import Any, ClassVar, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -14,7 +14,11 @@ _KNOWN = {
     for name, value in vars(errors).items()
     if isinstance(value, type) and issubclass(value, FeedbackError) and value is not FeedbackError
 }
-
+_MEMBERS = {
+    name: {member: type_ for member, type_ in get_type_hints(kind).items() if get_origin(type_) is not ClassVar}
+    for name, kind in _KNOWN.items()
+}
+"""What each failure declares, with its type."""
 
 KNOWN_CODES = tuple(sorted(_KNOWN))
 """The names of all failures that this program can raise."""
@@ -40,13 +44,15 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def error_of(failure: Failure) -> FeedbackError:
-    """The typed error again; a name this program does not know becomes `CommandFailed`."""
+    """The typed error again, with the members that its class declares: one that is missing or of another type is
+    empty, all others are ignored. A name this program does not know becomes `CommandFailed`."""
     kind = _KNOWN.get(failure.code)
     if kind is None:
         return CommandFailed(f"{failure.code}: {failure.message}")
     error = kind.__new__(kind)
     Exception.__init__(error, failure.message)
-    vars(error).update(failure.members)
+    for name, type_ in _MEMBERS[failure.code].items():
+        setattr(error, name, _of_type(type_, failure.members.get(name)))
     return error
 
 
@@ -71,6 +77,14 @@ def _plain(value: Any) -> str | bool | int | float | None:
     if value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63):
         return value
     return _well_formed(f"{value!r:.80}")
+
+
+def _of_type(type_: type, value: str | bool | int | float | None) -> object:
+    if type_ is object:
+        return value
+    if type_ is float and isinstance(value, int):
+        return float(value)
+    return value if isinstance(value, type_) else type_()
 
 
 def _well_formed(text: str) -> str:

@@ -57,7 +57,7 @@ A, B = "host-a", "host-b"
 
 @pytest.fixture
 def settings(valkey_url: str, redis_client: Redis, tmp_path: Path) -> Settings:
-    return settings_for(valkey_url, tmp_path, logs="agents", agent_timeout=0.3, max_attempts=2)
+    return settings_for(valkey_url, tmp_path, logs="agents", agent_timeout=0.3, flush_timeout=0.2, max_attempts=2)
 
 
 @pytest.fixture

@@ -221,6 +221,26 @@ def test_a_foreign_exception_becomes_command_failed() -> None:
     assert str(again) == "KeyError: 'k'"
 
 
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_the_wire_sets_what_a_failure_declares_and_nothing_else(kind: type[FeedbackError]) -> None:
+    """Whoever writes to the server makes no error look retryable, and gives no member another type."""
+    names = [
+        "disposition",
+        "code",
+        "add_note",
+        "__class__",
+        "__notes__",
+        "with_traceback",
+        "extra",
+        *vars(example(kind)),
+    ]
+    error = error_of(Failure(kind.__name__, "x", dict.fromkeys(names, False)))
+    assert (type(error), str(error), error.disposition, error.code) == (kind, "x", kind.disposition, kind.__name__)
+    empty = {name: type(value)() for name, value in vars(example(kind)).items()}
+    assert vars(error) == empty | ({"version": False} if "version" in empty else {})
+    assert vars(error_of(Failure(kind.__name__, "x"))) == empty | ({"version": None} if "version" in empty else {})
+
+
 @pytest.mark.parametrize("code", ["", "FeedbackError", "Exception", "__import__", "Disposition", "UnheardOf"])
 def test_a_name_that_is_no_failure_makes_nothing(code: str) -> None:
     """Only the listed classes are ever built from the wire."""
