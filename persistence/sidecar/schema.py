@@ -20,7 +20,7 @@ _INITIAL = (
         name TEXT PRIMARY KEY,
         value INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID""",
-    # Kept up to date by each commit, so that nobody has to scan a table to know.
+    # So that nobody has to scan a table to know.
     "INSERT INTO meta (name, value) VALUES ('sessions', 0), ('items', 0), ('commands', 0)",
     """CREATE TABLE session (
         key INTEGER PRIMARY KEY,
@@ -83,7 +83,13 @@ _TRANSFER = (
     ) STRICT, WITHOUT ROWID""",
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_INITIAL, _HISTORY, _TRANSFER)
+# Each commit writes its fences anyway: there, what it adds to the counts costs no page of its own. `meta` keeps what
+# was counted before, less what is pruned.
+_COUNTED_BY_FENCES = tuple(
+    f"ALTER TABLE fence ADD COLUMN {count} INTEGER NOT NULL DEFAULT 0" for count in ("sessions", "items", "commands")
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_INITIAL, _HISTORY, _TRANSFER, _COUNTED_BY_FENCES)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 

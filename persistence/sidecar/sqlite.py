@@ -17,7 +17,7 @@ from feedback.model import SessionIdentity
 from feedback.partitions import PartitionId
 from persistence.sidecar import schema
 from persistence.sidecar.sqlite_connections import WAL_KEPT_BYTES, SqliteConnections
-from persistence.sidecar.sqlite_transaction import COUNT, SqliteTransaction, find_record, find_session, item_from
+from persistence.sidecar.sqlite_transaction import SqliteTransaction, find_record, find_session, item_from
 from persistence.sidecar.store import (
     CommandRecord,
     Fence,
@@ -74,7 +74,12 @@ _ANY_EXPIRED = "SELECT 1 FROM command WHERE expires_at < ? LIMIT 1"
 _PRUNE = """DELETE FROM command WHERE (generation, partition, sequence) IN (
                 SELECT generation, partition, sequence FROM command
                 WHERE expires_at < ? ORDER BY expires_at LIMIT ?)"""
-_COUNTS = "SELECT name, value FROM meta WHERE name IN ('sessions', 'items', 'commands')"
+_COUNT_PRUNED = "UPDATE meta SET value = value - ? WHERE name = 'commands'"
+# What fences have added, and what `meta` holds: counted before fences did, or without one, less what was pruned.
+_COUNTS = """SELECT (SELECT value FROM meta WHERE name = 'sessions') + coalesce(sum(sessions), 0),
+                    (SELECT value FROM meta WHERE name = 'items') + coalesce(sum(items), 0),
+                    (SELECT value FROM meta WHERE name = 'commands') + coalesce(sum(commands), 0)
+             FROM fence"""
 
 
 class SqliteStore:
@@ -216,13 +221,13 @@ class SqliteStore:
                 return 0
         with self._writing() as connection:
             pruned = connection.execute(_PRUNE, (expired_before, limit)).rowcount
-            connection.execute(COUNT, (-pruned, "commands"))
+            connection.execute(_COUNT_PRUNED, (pruned,))
             return pruned
 
     def health(self) -> StoreHealth:
         """Engine, size (by counts that each commit keeps up to date), and what looks wrong."""
         with self._reading() as connection:
-            counts: dict[str, int] = dict(connection.execute(_COUNTS).fetchall())
+            counts: tuple[int, int, int] = connection.execute(_COUNTS).fetchone()
             version = schema.stored_version(connection, self._connections.location)
             findings = list(_inconsistent_partitions(connection))
         if self._checkpoint_failure is not None:
@@ -231,9 +236,7 @@ class SqliteStore:
             findings.append(f"the write-ahead log has {wal_bytes} bytes: does another program hold it open?")
         engine = f"SQLite {sqlite3.sqlite_version}"
         location = self._connections.location
-        return StoreHealth(
-            engine, location, version, counts["sessions"], counts["items"], counts["commands"], tuple(findings)
-        )
+        return StoreHealth(engine, location, version, *counts, tuple(findings))
 
     def close(self) -> None:
         """Close every connection; one that is in use closes when its operation ends."""

@@ -22,7 +22,9 @@ from persistence.sidecar.store import (
 )
 
 _FENCE = "SELECT epoch, sequence FROM fence WHERE generation = ? AND partition = ?"
-_ADVANCE = "UPDATE fence SET sequence = ?1 WHERE generation = ?2 AND partition = ?3 AND sequence < ?1"
+_ADVANCE = """UPDATE fence SET sequence = max(sequence, ?3),
+                  sessions = sessions + ?4, items = items + ?5, commands = commands + ?6
+              WHERE generation = ?1 AND partition = ?2"""
 _RECORD = """SELECT generation, partition, sequence, session, digest, event, applied_at, expires_at
              FROM command WHERE id = ?"""
 _SESSION = "SELECT key, created_at, cwd, revision FROM session WHERE id = ?"
@@ -37,7 +39,7 @@ _PUT_EXPIRED = """INSERT INTO command
                       (generation, partition, sequence, id, session, digest, event, applied_at, expires_at)
                   SELECT 0, ?1, coalesce(max(sequence), 0) + 1, ?2, ?3, ?4, x'', ?5, ?6
                   FROM command WHERE generation = 0 AND partition = ?1"""
-COUNT = "UPDATE meta SET value = value + ? WHERE name = ?"
+_COUNT = "UPDATE meta SET value = value + ? WHERE name = ?"
 _MOVE_DEADLINE = "UPDATE command SET expires_at = ?1 WHERE id = ?2 AND expires_at < ?1"
 
 
@@ -179,13 +181,22 @@ class SqliteTransaction:
         self._write(_NEW_REVISION, [(revision, key) for key, revision in revisions.items()])
         self._write(_PUT_RECORD, [_row(record) for record in numbered])
         self._write(_PUT_EXPIRED, [_expired_row(record) for record in records if record.is_expired])
-        heads = {record.partition: record.sequence for record in numbered}
-        self._write(_ADVANCE, [(sequence, part.generation, part.number) for part, sequence in heads.items()])
         moved = [(expires_at, _id_bytes(command_id)) for command_id, expires_at in deadlines.items()]
         self._write(_MOVE_DEADLINE, moved)
-        added = {"commands": len(records), "sessions": self._new_sessions, "items": self._items.added}
-        self._write(COUNT, [(number, table) for table, number in added.items() if number])
+        self._advance({record.partition: record.sequence for record in numbered}, len(records))
         reach(CrashPoint.INSIDE_COMMIT)
+
+    def _advance(self, heads: dict[PartitionId, int], commands: int) -> None:
+        """Bring sequences to these, and counts to what was written: any fence that is held may keep them."""
+        added = {"sessions": self._new_sessions, "items": self._items.added, "commands": commands}
+        if not self._sequences:
+            self._write(_COUNT, [(number, table) for table, number in added.items() if number])
+        elif any(added.values()) and not heads:
+            heads = {next(iter(self._sequences)): 0}
+        counts: tuple[int, ...] = tuple(added.values())
+        for partition, sequence in heads.items():
+            self._connection.execute(_ADVANCE, (partition.generation, partition.number, sequence, *counts))
+            counts = (0,) * len(counts)
 
     def end(self) -> None:
         """The connection goes back: nothing may be written through this object any more."""

@@ -12,7 +12,8 @@ import pytest
 
 from feedback.errors import SettingsInvalid, StoreForeign, StoreUnavailable
 from persistence.sidecar import SqliteStore, open_store, schema, sqlite
-from tests.conformance.sidecar_engines import P0, commit, message_ids, record
+from persistence.sidecar.store import PutItem
+from tests.conformance.sidecar_engines import P0, commit, item, message_ids, record
 from tests.integration.sidecar_children import child, line_of, rate
 
 
@@ -35,6 +36,12 @@ SETTINGS = {
     "wal_autocheckpoint": 0,
     "application_id": schema.APPLICATION_ID,
 }
+
+
+def counted(store: SqliteStore) -> tuple[int, int, int]:
+    """Sessions, items and records."""
+    health = store.health()
+    return health.sessions, health.items, health.commands
 
 
 class TestSettings:
@@ -171,6 +178,21 @@ class TestSchema:
             with closing(SqliteStore(path)) as newer:
                 assert newer.health().schema_version == schema.SCHEMA_VERSION
                 assert message_ids(newer, "s") == ["m"]
+
+    def test_what_was_counted_before_fences_did_still_counts(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        with monkeypatch.context() as older:
+            older.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:3])
+            older.setattr(schema, "SCHEMA_VERSION", 3)
+            with closing(SqliteStore(path)) as store, store._connections.lease() as connection:
+                connection.execute("UPDATE meta SET value = 40 WHERE name IN ('sessions', 'items', 'commands')")
+        with closing(SqliteStore(path)) as store:
+            rate(store, "m")
+            assert counted(store) == (41, 41, 40)
+            epochs = {P0: store.acquire_fences([P0], "w")[P0].epoch}
+            commit(store, [PutItem("s", item("n"), 2)], [record(1), record(2)], epochs=epochs)
+            assert counted(store) == (41, 42, 42)
+            store.prune(expired_before=10**6, limit=1)
+            assert counted(store) == (41, 42, 41)
 
     def test_a_step_that_fails_leaves_the_older_one(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         SqliteStore(path).close()
