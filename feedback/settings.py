@@ -81,6 +81,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An OIDC issuer (https) whose access tokens are taken as well. Empty: none."""
     gateway_audience: str = ""
     """What such a token must be meant for (`aud`). Required with an issuer."""
+    gateway_token_types: str = ""
+    """The `typ`s that its access tokens have in their header, separated by commas: `at+jwt` by RFC 9068. Empty: that,
+    or JWT or none without a mark of an ID token."""
     gateway_origins: str = ""
     """Origins of other sites whose pages may use the gateway, separated by commas. Empty: none (CORS off)."""
     gateway_hosts: str = ""

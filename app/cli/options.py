@@ -35,6 +35,7 @@ SETTING_HELP = {
     "gateway_tokens": "file of bearer tokens, kept by `feedback token` (DIR/tokens.json)",
     "gateway_issuer": "OIDC issuer whose access tokens are taken as well",
     "gateway_audience": "audience that those must be meant for",
+    "gateway_token_types": "`typ`s that those must have in their header, such as at+jwt, separated by commas",
     "gateway_origins": "other sites whose pages may use the gateway (CORS), separated by commas",
     "gateway_hosts": "names that a request's Host may have, separated by commas",
     "gateway_rate": "requests a second that one token may make (50)",

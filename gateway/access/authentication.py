@@ -96,7 +96,7 @@ def authenticator_for(settings: Settings) -> Authenticator:
         if not settings.gateway_audience:
             raise SettingsInvalid("gateway_audience: required with gateway_issuer: what are its tokens meant for?")
         keys = KeySet(settings.gateway_issuer)
-        issuer = Issuer(keys, settings.gateway_issuer, settings.gateway_audience)
+        issuer = Issuer(keys, settings.gateway_issuer, settings.gateway_audience, settings.gateway_token_types)
     found = Authenticator(tokens, issuer)
     if not found.is_required:
         _refuse_exposure(settings)

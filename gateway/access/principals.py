@@ -4,6 +4,11 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from feedback.requests import MAX_ACTOR_BYTES
+
+SUBJECT = "sub:"
+"""Before an issuer's `sub` in an actor. No label begins so: whoever has one is nobody at the issuer."""
+
 
 class Scope(StrEnum):
     """What a token allows."""
@@ -23,6 +28,13 @@ class Principal(Struct, frozen=True):
     actor: str | None
     scopes: frozenset[Scope]
     bucket: str | None
+
+
+def is_actor(text: object) -> bool:
+    """Whether audit trail and log can name somebody so: printable text, not blank, not too long for a command."""
+    if not isinstance(text, str) or not text.strip() or not text.isprintable():
+        return False
+    return len(text.encode()) <= MAX_ACTOR_BYTES
 
 
 ANYBODY = Principal(None, EVERYTHING, None)

@@ -20,7 +20,7 @@ from msgspec import Struct
 from feedback.commands import Milliseconds
 from feedback.errors import SettingsInvalid
 from feedback.requests import MAX_ACTOR_BYTES
-from gateway.access.principals import Scope
+from gateway.access.principals import SUBJECT, Scope, is_actor
 from persistence.atomic_file import make_directories, replace_file
 
 PREFIX = "sft_"
@@ -201,9 +201,10 @@ def check_label(label: str) -> None:
     """A label is the actor of all that its token's bearer does.
 
     Raises:
-        SettingsInvalid: it is blank, not printable, not well-formed Unicode, or too long for an actor.
+        SettingsInvalid: it is blank, not printable, not well-formed Unicode, too long for an actor, or reads like one
+            of an issuer's.
     """
-    if not label.strip() or not label.isprintable():
-        raise SettingsInvalid("label: expected printable text that is not blank")
-    if len(label.encode()) > MAX_ACTOR_BYTES:
-        raise SettingsInvalid(f"label: more than {MAX_ACTOR_BYTES} bytes")
+    if not is_actor(label):
+        raise SettingsInvalid(f"label: expected printable text that is not blank, of at most {MAX_ACTOR_BYTES} bytes")
+    if label.startswith(SUBJECT):
+        raise SettingsInvalid(f"label: what begins with {SUBJECT} names the issuer's users")

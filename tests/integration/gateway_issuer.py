@@ -39,11 +39,14 @@ class LocalIssuer:
         kind = jwt.algorithms.RSAAlgorithm if isinstance(key, rsa.RSAPrivateKey) else jwt.algorithms.ECAlgorithm
         return kind.to_jwk(key.public_key(), as_dict=True) | {"kid": kid, "use": "sig"}
 
-    def token(self, kid: str = "rsa", algorithm: str = "RS256", key: Any = None, **claims: Any) -> str:
+    def token(
+        self, kid: str = "rsa", algorithm: str = "RS256", key: Any = None, header_typ: str = "JWT", **claims: Any
+    ) -> str:
+        """An access token of grace; `claims` come on top, and take away what is None. No `header_typ`: an empty one."""
         now = int(time.time())
         usual = {"iss": self.url, "aud": AUDIENCE, "sub": "grace", "exp": now + 600, "nbf": now - 1, "iat": now}
         members = {name: value for name, value in (usual | claims).items() if value is not None}
-        return jwt.encode(members, key or self.keys[kid], algorithm, headers={"kid": kid})
+        return jwt.encode(members, key or self.keys[kid], algorithm, headers={"kid": kid, "typ": header_typ})
 
 
 @contextmanager
@@ -62,7 +65,7 @@ def issuing() -> Iterator[LocalIssuer]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         issuer = LocalIssuer(server.server_port)
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:
             yield issuer

@@ -20,6 +20,7 @@ from feedback.connection import connect
 from feedback.errors import SettingsInvalid
 from feedback.events import decode_event
 from feedback.settings import Settings
+from gateway.access.issuer import Issuer
 from gateway.access.keyset import ASK_EVERY_S, FRESH_S, STALE_S, IssuerUnavailable, KeySet
 from gateway.access.principals import Scope
 from gateway.access.tokens import TokenFile
@@ -225,8 +226,17 @@ def defective(issuer: LocalIssuer) -> dict[str, str]:
         "without an end": issuer.token(exp=None),
         "without a subject": issuer.token(sub=None),
         "without an audience": issuer.token(aud=None),
-        "a subject too long for an actor": issuer.token(sub="x" * 257),
+        "a subject too long for an actor": issuer.token(sub="x" * 253),
         "an empty subject": issuer.token(sub=""),
+        "a blank subject": issuer.token(sub=" "),
+        "a subject of two lines": issuer.token(sub="grace\nactor=root"),
+        "a subject that moves the cursor": issuer.token(sub="grace\x1b[2K"),
+        "a subject that turns what is behind it around": issuer.token(sub="grace\u202e"),
+        "an ID token by its nonce": issuer.token(nonce="n"),
+        "an ID token by its hash": issuer.token(at_hash="h"),
+        "an ID token by its issuer's own word": issuer.token(typ="ID"),
+        "a logout token": issuer.token(header_typ="logout+jwt"),
+        "a logout token by its claim": issuer.token(events={}),
         "not signed": _segment(b'{"alg":"none","kid":"rsa"}') + f".{payload}.",
         "signed with the public key as a secret": f"{symmetric}.{_segment(forged)}",
         "of a key that the issuer does not have": issuer.token(key=stranger, kid="unknown"),
@@ -257,6 +267,9 @@ def test_an_issuers_token_speaks_for_its_subject(settings: Settings, tokens: Tok
             assert status(issuer.token()) == 200
             assert status(issuer.token("ec", "ES256")) == 200
             assert status(issuer.token(algorithm="PS256")) == 200
+            assert status(issuer.token(header_typ="")) == 200
+            assert status(issuer.token(header_typ="application/AT+JWT", nonce="n")) == 200
+            assert status(issuer.token(sub="x" * 252)) == 200
             assert status(issuer.token(exp=now - 5, nbf=now + 5)) == 200, "clocks differ a little"
             assert status(ours) == 200
             assert {what: status(token) for what, token in defective(issuer).items() if status(token) != 401} == {}
@@ -271,7 +284,26 @@ def test_an_issuers_token_speaks_for_its_subject(settings: Settings, tokens: Tok
                 assert client.put(item_path("s", "m5"), json=GOOD, headers=headers).status_code == 403, claims
             headers["Authorization"] = f"Bearer {issuer.token(scope='feedback:read feedback:rate')}"
             assert client.put(item_path("s", "m5"), json=GOOD, headers=headers).status_code == 201
-        assert actors(settings)["m5"] == "grace"
+        assert actors(settings)["m5"] == "sub:grace"
+
+
+def test_which_types_of_token_count_can_be_said() -> None:
+    """Then nothing else decides: an issuer with types of its own, or with a nonce in its access tokens, can be used."""
+    marked = {"nonce": "n", "at_hash": "h"}
+    cases: tuple[tuple[str, str, dict[str, str], bool], ...] = (
+        ("at+jwt", "at+jwt", {}, True),
+        ("application/at+jwt, other", "OTHER", {}, True),
+        ("at+jwt", "JWT", {}, False),
+        ("at+jwt", "", {}, False),
+        ("JWT", "", marked, True),
+        ("JWT", "at+jwt", {}, False),
+        ("", "other", {}, False),
+    )
+    with issuing() as issuer:
+        for types, header_typ, claims, counts in cases:
+            checking = Issuer(KeySet(issuer.url), issuer.url, AUDIENCE, types)
+            principal = asyncio.run(checking.principal(issuer.token(header_typ=header_typ, **claims)))
+            assert (principal is not None) == counts, (types, header_typ)
 
 
 def test_an_issuer_out_of_reach_is_503(settings: Settings, tokens: TokenFile) -> None:

@@ -86,8 +86,9 @@ def test_a_file_that_cannot_be_trusted_lets_nobody_in(file: TokenFile, content: 
             check.find(token, NOW)
 
 
-@pytest.mark.parametrize("label", ["", "  ", "a\nb", "\ud800", "ü" * 129])
+@pytest.mark.parametrize("label", ["", "  ", "a\nb", "\ud800", "ü" * 129, "sub:grace"])
 def test_a_label_that_is_no_actor_is_refused(file: TokenFile, label: str) -> None:
+    """Nor may it be the actor of somebody at the issuer."""
     with pytest.raises(SettingsInvalid):
         file.create(label, BOTH, now_ms=NOW)
     assert not file.exists()
