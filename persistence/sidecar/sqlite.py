@@ -34,6 +34,8 @@ from persistence.sidecar.topology import serves, topology_from
 # Together the bound on the WAL, unless another program's reader holds it open.
 _CHECKPOINT_PAGES = 8192
 _CHECKPOINT_BYTES = 2 * WAL_KEPT_BYTES
+# A changed row dirties its own page and up to four of indexes, which it may share with others of its batch.
+_LEAST_PAGES_A_CHANGE, _MOST_PAGES_A_CHANGE = 0.25, 5.0
 
 _TOPOLOGY = """SELECT name, value FROM meta
                WHERE name IN ('generation', 'partitions', 'former', 'retired', 'deployment')"""
@@ -108,8 +110,9 @@ class SqliteStore:
         self._connections = SqliteConnections(path, busy_timeout, durable=self._durable)
         self._checkpoint_lock = threading.Lock()
         self._checkpoint_failure: str | None = None
-        # An estimate of what this process added to the WAL since its last checkpoint.
-        self._wal_pages = 0
+        # How much this process added to the WAL since its last checkpoint, is estimated by what it changed.
+        self._changes = 0
+        self._pages_a_change = _MOST_PAGES_A_CHANGE
 
     @staticmethod
     def in_memory() -> "SqliteStore":
@@ -258,9 +261,8 @@ class SqliteStore:
             changes = connection.total_changes
             yield connection
             connection.execute("COMMIT")
-            # A changed row dirties about two pages (its own and an index's), a commit some inner ones.
-            self._wal_pages += 2 * (connection.total_changes - changes) + 4
-        if self._wal_pages > _CHECKPOINT_PAGES or self._wal_bytes() > _CHECKPOINT_BYTES:
+            self._changes += connection.total_changes - changes
+        if self._changes * self._pages_a_change > _CHECKPOINT_PAGES or self._wal_bytes() > _CHECKPOINT_BYTES:
             self._checkpoint()
 
     def _checkpoint(self) -> None:
@@ -274,14 +276,16 @@ class SqliteStore:
         try:
             with self._connections.lease(writing=True) as guard, self._connections.lease() as copier:
                 self._connections.begin_writing(guard)
-                copier.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                _, pages, _ = copier.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                 guard.execute("ROLLBACK")
             self._checkpoint_failure = None
+            a_change = pages / max(1, self._changes)
+            self._pages_a_change = min(max(a_change, _LEAST_PAGES_A_CHANGE), _MOST_PAGES_A_CHANGE)
         except FeedbackError as error:
             # The WAL keeps everything; the next checkpoint tries again, `health` tells.
             self._checkpoint_failure = str(error)
         finally:
-            self._wal_pages = 0
+            self._changes = 0
             self._checkpoint_lock.release()
 
     def _wal_bytes(self) -> int:

@@ -343,6 +343,20 @@ class TestWriteAheadLog:
         assert store.health().findings == ()
         assert len(message_ids(store, "s")) == 1000
 
+    def test_it_is_copied_by_what_it_holds_and_not_by_how_much_was_changed(
+        self, store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Rows of a batch share pages; each copying costs a sync of the main file."""
+        monkeypatch.setattr(sqlite, "_CHECKPOINT_PAGES", 300)
+        copied: list[int] = []
+        copy = store._checkpoint
+        monkeypatch.setattr(store, "_checkpoint", lambda: (copied.append(1), copy()))
+        changes = 0
+        for revision in range(0, 64 * 200, 64):
+            rate(store, *(f"m{number}" for number in range(64)), after=revision)
+            changes += 64
+        assert 1 < len(copied) < changes / 300, "at a page a change it would be more often"
+
     def test_a_reader_that_holds_it_stops_no_commit(
         self, store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
