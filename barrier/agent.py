@@ -7,7 +7,7 @@ from uuid import uuid4
 import msgspec
 from msgspec import Struct
 from redis import Redis
-from redis.exceptions import NoScriptError
+from redis.exceptions import ResponseError
 
 from barrier.dropped import Dropped, Reason
 from barrier.flush import FlushDesk, new_request_id, read_reply
@@ -28,13 +28,10 @@ from feedback.evidence import (
     encode_reply,
 )
 from feedback.flushing import FlushReply, LiveOwner
-from feedback.lines import Lines
+from feedback.lines import Command, Lines
 from feedback.live_owners import live_owners
-from feedback.scripting import Script
 
 _OFF = Meter()
-_tell = Script("feedback", "live_reply")
-
 _MOST_TAKEN = 64
 _MOST_FLUSHING = 10_000
 _REPLY_BYTES = 4 * 2**20
@@ -89,9 +86,13 @@ class Agent:
         self._give_up()
 
     def flush(self) -> None:
-        """Tell what is ready."""
-        if (replies := self._replies()) is not None:
-            _tell(self._redis, *replies)
+        """Tell what is ready.
+
+        Raises:
+            RedisError: some of it was not told.
+        """
+        if replies := self._replies():
+            _check_told(self._lines.send(*replies, refusals=True))
 
     def recover(self) -> None:
         """After a failure: old connections may lead to a server that is the primary no more, and what a stranger put
@@ -116,26 +117,28 @@ class Agent:
 
     def _exchange(self, block_s: float, *, serves: bool) -> tuple[list[bytes], list[bytes]]:
         """Send what is ready and take what has come, in one write: rings on the wake list, or requests."""
-        replies = self._replies()
         lists = [keys.wake(self._me.agent_id), *([keys.agent_requests(self._host)] if serves else [])]
         take = ("BLMPOP", f"{block_s:.3f}", len(lists), *lists, "LEFT", "COUNT", _MOST_TAKEN)
-        try:
-            *_, taken = self._lines.send(*([_tell.by_digest(*replies)] if replies else []), take)
-        except NoScriptError:
-            assert replies is not None, "it is the only script"
-            *_, taken = self._lines.send(_tell.by_source(*replies), take)
+        *told, taken = self._lines.send(*self._replies(), take, refusals=True)
+        if isinstance(taken, ResponseError):
+            raise taken
+        _check_told(told)
         if taken is None:
             return [], []
         name, found = taken
         return (found, []) if name.decode() == lists[0] else ([], found)
 
-    def _replies(self) -> tuple[list[str], list[bytes | int]] | None:
-        """Keys and arguments of the script that tells what is ready, which is so no more."""
-        if not self._ready:
-            return None
+    def _replies(self) -> list[Command]:
+        """The commands that tell what is ready, which is so no more. No script: those need the right to read what they
+        write, and whoever may read a wake list may take what others wait for."""
         ready, self._ready = self._ready, []
-        reach(CrashPoint.BEFORE_TELLING)
-        return [keys.wake(reply_to) for reply_to, _ in ready], [keys.WAKE_TTL_S, *(reply for _, reply in ready)]
+        if ready:
+            reach(CrashPoint.BEFORE_TELLING)
+        commands: list[Command] = []
+        for reply_to, reply in ready:
+            wake = keys.wake(reply_to)
+            commands += (("RPUSH", wake, reply), ("EXPIRE", wake, keys.WAKE_TTL_S))
+        return commands
 
     def _readable(self, documents: Iterable[bytes]) -> Iterable[EvidenceRequest]:
         """The requests that somebody may still be waiting for."""
@@ -237,6 +240,14 @@ class Agent:
         self._ready.append((request.reply_to, encode_reply(reply)))
 
 
-def new_agent(root: str) -> Registration:
-    """An agent of a new id; never the name of another list that somebody waits on."""
-    return Registration(f"agent-{uuid4().hex}", root)
+def new_agent(host: str, root: str) -> Registration:
+    """An agent of a new id: what its access rights know its wake list by, and never the name of another list that
+    somebody waits on."""
+    return Registration(f"agent:{host}:{uuid4().hex}", root)
+
+
+def _check_told(replies: Iterable[object]) -> None:
+    """Raises what the server refused, except to push on what a stranger made a key of another type."""
+    for reply in replies:
+        if isinstance(reply, ResponseError) and not str(reply).startswith("WRONGTYPE"):
+            raise reply

@@ -53,7 +53,7 @@ def run_agent(
     if not root.is_dir():
         raise SettingsInvalid(f"sessions: {root} is no directory; give --sessions or FEEDBACK_SESSIONS")
     # A path may hold bytes that are no UTF-8, which no message can carry.
-    me = new_agent(os.fsencode(root.resolve()).decode(errors="backslashreplace"))
+    me = new_agent(settings.host, os.fsencode(root.resolve()).decode(errors="backslashreplace"))
     with ExitStack() as closing_down:
         clients = [closing_down.enter_context(closing(connect_to(settings.redis_url))) for _ in range(2)]
         logs = SessionLogs(root, index_bytes=settings.index_bytes)

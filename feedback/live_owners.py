@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 Registration: TypeAlias = Sequence[bytes | None] | None
 """Owner, Session id, created_at and cwd as they stand in Redis; None when no live owner is registered."""
 
-_owners_of = Script("feedback", "owners_of")
+_owners_of = Script("feedback", "owners_of", read_only=True)
 
 
 def live_owners(redis: Redis, session_ids: Iterable[str]) -> dict[str, LiveOwner]:

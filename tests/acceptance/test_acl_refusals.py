@@ -6,6 +6,7 @@ from typing import NamedTuple
 import pytest
 from redis import Redis
 
+from barrier.agent import new_agent
 from feedback import keys
 from feedback.partitions import PartitionId
 from projections.lease import FollowerLease
@@ -35,8 +36,8 @@ WRITERS = {
     keys.LIST_ERA: {"projector"},
     keys.QUERIES: HOSTS | {"reader", "projector"},
     keys.reply("q"): HOSTS | {"reader", "projector"},
-    keys.live("s"): {"host", "worker", "projector", "agent"},
-    keys.owner("o"): {"host", "worker", "projector", "agent"},
+    keys.live("s"): {"host", "worker", "projector"},
+    keys.owner("o"): {"host", "worker", "projector"},
     keys.flushes("o"): {"host", "worker", "projector", "agent"},
     keys.agent("box-1"): {"worker", "projector", "agent"},
     keys.agent_requests("box-1"): {"worker", "projector", "agent"},
@@ -123,6 +124,25 @@ def test_a_role_administers_nothing(judge: Judge, role: str) -> None:
     assert judge.lets(role, "KEYS", "*") == (role == "operator")
     assert judge.lets(role, "REPLICAOF", "NO", "ONE") == (role == "sentinel")
     assert judge.lets(role, "PSYNC", "?", "-1") == (role == "replica")
+
+
+def test_an_agent_takes_from_its_own_lists_and_only_pushes_on_others(judge: Judge) -> None:
+    """Not what workers, projectors, live owners or other hosts' agents wait for."""
+    own = {keys.agent_requests("box-1"), keys.wake(new_agent("box-1", "/").agent_id)}
+    others = {
+        keys.wake("w"),
+        keys.flushes("o"),
+        keys.agent_requests("another"),
+        keys.wake(new_agent("another", "/").agent_id),
+        keys.wake(new_agent("box-1-b", "/").agent_id),
+    }
+
+    def takes(key: str) -> bool:
+        ways = (("BLMPOP", "1", "1", key, "LEFT"), ("DEL", key), ("EVAL", "return 1", "1", key), ("TYPE", key))
+        return any(judge.lets("agent", *way) for way in ways)
+
+    assert {key for key in own | others if takes(key)} == own
+    assert all(judge.lets("agent", "RPUSH", key, "x") for key in own | {keys.wake("w"), keys.flushes("o")})
 
 
 def test_a_probe_only_pings(judge: Judge) -> None:
