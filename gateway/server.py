@@ -1,6 +1,5 @@
 """Listening: uvicorn with bounds of its own, a port that is known before it serves, and an end that is in order."""
 
-import asyncio
 import logging
 import socket
 import threading
@@ -10,7 +9,6 @@ from contextlib import contextmanager
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from feedback.calls import wall_clock_ms
 from feedback.errors import SettingsInvalid
@@ -19,82 +17,14 @@ from gateway.address import listen, url_of
 from gateway.app import create_app
 from gateway.context import Gateway
 from gateway.meter import Meter
+from gateway.protocol import BoundedProtocol
 
 MOST_CONNECTIONS = 4096
-MOST_HEADER_BYTES = 64 * 1024
-"""Of a request's line and headers together."""
-HEADERS_WITHIN_S = 10.0
-"""Seconds that a connection may take for a request's headers, from its first byte on, and for the rest of a body that
-was answered unread."""
 IDLE_S = 30
 """Seconds that a connection without a request stays open."""
 
 _OFF = Meter()
 _log = logging.getLogger(__name__)
-
-
-class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol takes headers of any size and waits for them for ever; this one does neither.
-
-    It also stops its clock at any byte, and keeps trailers; this one drops them.
-    """
-
-    _awaits_headers = True
-    _header_bytes = 0
-    _timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        super().connection_made(transport)
-        self._start_waiting()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        awaited_headers = self._awaits_headers
-        super().data_received(data)
-        if awaited_headers and self._awaits_headers:
-            self._header_bytes += len(data)
-            if self._header_bytes > MOST_HEADER_BYTES and not self.transport.is_closing():
-                self.send_400_response("Headers too large.")
-        elif self._timer is None and (self.cycle is None or self.cycle.response_complete):
-            self._start_waiting()
-
-    def on_message_begin(self) -> None:
-        self._start_waiting()
-        super().on_message_begin()
-        # For an answer whose reader takes nothing any more (`gateway.live.answer`).
-        self.scope["state"]["abort"] = self.transport.abort
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._awaits_headers:
-            super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        self._stop_waiting()
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        if self.cycle.response_complete:
-            self._stop_waiting()
-        super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self.cycle.response_complete and self.cycle.more_body and self._timer is None:
-            self._timer = self.loop.call_later(HEADERS_WITHIN_S, self.transport.close)
-
-    def _start_waiting(self) -> None:
-        self._stop_waiting()
-        self._awaits_headers, self._header_bytes = True, 0
-        self._timer = self.loop.call_later(HEADERS_WITHIN_S, self.transport.close)
-
-    def _stop_waiting(self) -> None:
-        self._awaits_headers = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 class _Server(uvicorn.Server):

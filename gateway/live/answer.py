@@ -1,7 +1,6 @@
-"""A stream of events as an HTTP answer: it notices a reader that went away, and one that stands still."""
+"""A stream of events as an HTTP answer, which notices that its reader went away, or was cut off."""
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -9,11 +8,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.room import Place
-
-STALLED_S = 30.0
-"""Seconds that a reader may leave the socket full before its connection is ended."""
-
-_log = logging.getLogger(__name__)
 
 
 class EventStream(Response):
@@ -43,10 +37,6 @@ class EventStream(Response):
             await asyncio.wait((sending, watching), return_when=asyncio.FIRST_COMPLETED)
             if sending.done():
                 await sending
-        except TimeoutError:
-            # Nothing is read there: closing would wait for ever for what was sent to be taken.
-            _log.info("a reader of events stands still; its connection is ended")
-            scope["state"]["abort"]()
         finally:
             sending.cancel()
             watching.cancel()
@@ -56,8 +46,7 @@ class EventStream(Response):
         async with aclosing(self._chunks) as chunks:
             async for chunk in chunks:
                 if chunk:
-                    async with asyncio.timeout(STALLED_S):
-                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

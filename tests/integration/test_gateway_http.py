@@ -17,9 +17,9 @@ import pytest
 from feedback import FeedbackClient, keys
 from feedback.connection import connect
 from feedback.settings import Settings
+from gateway.protocol import MOST_HEADER_BYTES, BoundedProtocol
 from gateway.reading.library import Facets, Library
 from gateway.reading.threads import MOST_READINGS
-from gateway.server import MOST_HEADER_BYTES, BoundedProtocol
 from tests.harness import serving, settings_for, wait_until, write_session
 from tests.integration.gateway_serving import PATIENCE_S, caller, gateway_serving, item_path, remote, segment
 
@@ -270,16 +270,18 @@ def test_bytes_that_are_no_http_are_refused(url: str) -> None:
 
 def test_what_is_held_is_bounded(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests under way, readers of events, and the patience for headers that do not come."""
-    monkeypatch.setattr("gateway.server.HEADERS_WITHIN_S", 0.1)
     monkeypatch.setattr("gateway.context.MOST_LISTENERS", 0)
     monkeypatch.setattr("gateway.guard.MOST_AT_ONCE", 1)
     with gateway_serving(settings) as url, caller(url) as client, ExitStack() as stack:
-        assert raw(url, b"GET /healthz HTTP/1.1\r\nHost: loc") == b""
+        with monkeypatch.context() as impatient:
+            impatient.setattr("gateway.protocol.HEADERS_WITHIN_S", 0.1)
+            assert raw(url, b"GET /healthz HTTP/1.1\r\nHost: loc") == b""
         full = client.get("/events")
         address = httpx.URL(url)
         under_way = stack.enter_context(socket.create_connection((address.host, address.port or 80)))
-        under_way.sendall(b"POST /api/messageFeedback/list HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")
-        wait_until(lambda: client.get("/sessions/s/feedback").status_code == 503, "a body is awaited")
+        post = b"POST /api/messageFeedback/list HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
+        under_way.sendall(post + b"Expect: 100-continue\r\n\r\n")
+        assert under_way.recv(1000).startswith(b"HTTP/1.1 100"), "a body is awaited"
         for answer in (full, client.get("/sessions/s/feedback"), client.post("/api/messageFeedback/list")):
             assert (answer.status_code, answer.json()["code"], answer.headers["Retry-After"]) == (503, "busy", "1")
         under_way.close()
@@ -319,7 +321,7 @@ def test_who_was_answered_holds_neither_memory_nor_the_connection(
 
     on_header = BoundedProtocol.on_header
     monkeypatch.setattr(BoundedProtocol, "on_header", note)
-    monkeypatch.setattr("gateway.server.HEADERS_WITHIN_S", 0.2)
+    monkeypatch.setattr("gateway.protocol.HEADERS_WITHIN_S", 1.0)
     post = b"POST /api/messageFeedback/list HTTP/1.1\r\nHost: localhost\r\n"
     with gateway_serving(settings) as url:
         trailers = b"".join(b"T%d: %s\r\n" % (number, b"t" * 1000) for number in range(200))

@@ -275,8 +275,8 @@ def test_a_reader_that_takes_nothing_any_more_is_cut_off(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """What was sent to it is thrown away: it would be held for ever."""
-    monkeypatch.setattr("gateway.live.answer.STALLED_S", 0.2)
-    caplog.set_level(logging.INFO, "gateway.live.answer")
+    monkeypatch.setattr("gateway.protocol.STALLED_S", 0.2)
+    caplog.set_level(logging.INFO, "gateway.protocol")
     with socket.socket() as dead:
         dead.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         dead.connect((client.base_url.host, client.base_url.port))
@@ -291,6 +291,7 @@ def test_a_reader_that_takes_nothing_any_more_is_cut_off(
             while part := dead.recv(1 << 20):
                 last = part
         assert not last.endswith(b"0\r\n\r\n"), "the answer has no end"
+    wait_until(lambda: readers(redis_client) == 0, "nobody listens any more")
 
 
 def test_so_many_may_listen_and_of_one_token_so_many(

@@ -1,6 +1,9 @@
 """What the page reads over HTTP: lists with what is rated in them, transcripts page by page, the overview."""
 
+import logging
+import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +154,29 @@ def test_a_transcript_comes_whole_and_in_order_page_by_page(settings: Settings, 
     # One message, whole.
     seq = replaced[1]["seq"]
     assert listed(client, f"/sessions/long/transcript/{seq}")["parts"][0]["text"].startswith("answer 0 xxx")
+
+
+def test_a_reader_that_takes_nothing_keeps_nothing(
+    settings: Settings, client: httpx.Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither its connection nor its answer, whether the connection was to stay open or to be closed."""
+    with LogWriter(Path(settings.sessions), "vast", created_at=CREATED_AT, cwd="/w/two") as log:
+        log.append(exchange(1, "q", "x" * 16_000_000, user_id="u", assistant_id="a"))
+    seq = listed(client, "/sessions/vast/transcript")["messages"][-1]["seq"]
+    monkeypatch.setattr("gateway.protocol.STALLED_S", 0.2)
+    caplog.set_level(logging.INFO, "gateway.protocol")
+    for version in ("1.0", "1.1"):
+        caplog.clear()
+        with socket.socket() as dead:
+            dead.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            dead.connect((client.base_url.host, client.base_url.port))
+            dead.sendall(f"GET /sessions/vast/transcript/{seq} HTTP/{version}\r\nHost: localhost\r\n\r\n".encode())
+            wait_until(lambda: "stands still" in caplog.text, "it is given up")
+            received = 0
+            with suppress(ConnectionError):
+                while part := dead.recv(1 << 20):
+                    received += len(part)
+            assert received < 16_000_000
 
 
 def test_what_cannot_be_shown_is_said(settings: Settings, client: httpx.Client) -> None:
