@@ -55,6 +55,26 @@ def context_of(traceparent: str | None) -> "Context | None":
 
 
 @contextmanager
+def continuing(traceparent: str | None) -> Iterator[None]:
+    """Have what the block sends continue a caller's trace, unless one is going on here already."""
+    context = context_of(traceparent) if is_on() else None
+    if context is None:
+        yield
+        return
+    from opentelemetry import context as contexts  # noqa: PLC0415  optional, and loaded already
+    from opentelemetry import trace  # noqa: PLC0415
+
+    if trace.get_current_span().get_span_context().is_valid:
+        yield
+        return
+    token = contexts.attach(context)
+    try:
+        yield
+    finally:
+        contexts.detach(token)
+
+
+@contextmanager
 def sending(commands: int) -> Iterator[str | None]:
     """A span around sending so many commands; the `traceparent` that they are to carry, None when there is no trace.
 

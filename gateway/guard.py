@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from feedback import tracing
 from feedback.errors import FeedbackError
 from feedback.settings import Settings
 from gateway.access.authentication import Authenticator, check_scope
@@ -79,7 +80,7 @@ class Guard:
             Refused: they may not, or not now.
         """
         self._rule.check(request.method, request.headers)
-        principal = await self.authenticator.principal(request.headers)
+        principal = await self.authenticator.principal(request.headers, request.scope["http_version"])
         request.scope["state"]["actor"] = principal.actor
         check_scope(principal, scope)
         return principal
@@ -92,7 +93,8 @@ class Guard:
                 body = b""
                 if request.method in _WITH_BODY:
                     body = await read_body(request, most=self.body_bytes, timeout_s=self._timeout_s)
-                return await operation.handler(Call(request, principal, body))
+                with tracing.continuing(request.headers.get("traceparent")):
+                    return await operation.handler(Call(request, principal, body))
         except Refused as refusal:
             return refusal_answer(refusal)
         except FeedbackError as error:

@@ -3,8 +3,10 @@
 import subprocess
 import sys
 from contextlib import ExitStack
+from http import HTTPStatus
 from pathlib import Path
 
+import httpx
 import msgspec
 import pytest
 from redis import Redis
@@ -16,12 +18,15 @@ from feedback.wire import decode_job, encode_job
 from tests.acceptance.command_line import feedback
 from tests.collector import Collector, Told, collecting
 from tests.harness import settings_for, wait_until, write_session
+from tests.integration.gateway_serving import caller, item_path
 from tests.integration.rq_jobs import put_command
+from tests.ports import free_ports
 from tests.processes import child
 
 pytestmark = [pytest.mark.server, pytest.mark.process]
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
+CALLER = "b7ad6b7169203331"
 
 
 def one(told: list[Told], service: str, name: str, trace: str) -> Told:
@@ -38,11 +43,12 @@ def test_one_trace_leads_from_the_client_to_the_projected_event(
     redis_client: Redis, valkey_url: str, tmp_path: Path
 ) -> None:
     """Sent, processed, projected: one trace, which the batch links. No span tells whose rating it is, or which."""
-    settings = settings_for(valkey_url, tmp_path)
-    write_session(settings, "the-session", "the-message", "another-message")
+    (port,) = free_ports(1)
+    settings = settings_for(valkey_url, tmp_path, gateway_port=port)
+    write_session(settings, "the-session", "the-message", "another-message", "third")
     with collecting() as collector, ExitStack() as running:
         exporting = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "50"}
-        for name in ("worker", "projector"):
+        for name in ("worker", "projector", "gateway"):
             process = child(name, settings, tmp_path, exporting)
             running.callback(process.stop, settings.shutdown_grace)
         wait_until(lambda: redis_client.hlen(keys.checkpoint(1)) == settings.partitions, "the streams are followed")
@@ -73,6 +79,30 @@ def test_one_trace_leads_from_the_client_to_the_projected_event(
         for secret in (b"the-session", b"the-message", b"the-note", b"the-actor", b"positive", b"negative"):
             assert not any(secret in body for body in collector.bodies)
         assert len(of_worker) == 5, "the untraced one has none"
+        with caller(f"http://127.0.0.1:{port}", If_None_Match="*") as client:
+            wait_until(lambda: serves(client), "the gateway serves")
+            check_gateway(client, collector)
+
+
+def serves(client: httpx.Client) -> bool:
+    try:
+        return client.get("/readyz").is_success
+    except httpx.ConnectError:
+        return False
+
+
+def check_gateway(client: httpx.Client, collector: Collector) -> None:
+    """A caller over HTTP that has a trace sees its command in it; what is no context is no trace, and no failure."""
+    for traceparent, status in (
+        ("garbage", HTTPStatus.CREATED),
+        (f"00-{TRACE}-{CALLER}-01", HTTPStatus.PRECONDITION_FAILED),
+    ):
+        path = item_path("the-session", "third")
+        answer = client.put(path, json={"rating": "positive"}, headers={"traceparent": traceparent})
+        assert answer.status_code == status, answer.text
+    wait_until(lambda: any(told.trace == TRACE for told in collector.told()), "the gateway has told")
+    sent = one(collector.told(), "feedback-gateway", "send feedback", TRACE)
+    assert sent.span.parent_span_id.hex() == CALLER
 
 
 def test_a_collector_that_is_dead_keeps_nobody_from_working_or_ending(
@@ -97,7 +127,7 @@ def test_a_collector_that_is_dead_keeps_nobody_from_working_or_ending(
 def test_the_context_is_no_part_of_what_a_command_is(tmp_path: Path) -> None:
     """Optional on the wire, absent without a trace, bounded, not in the digest; garbage is no trace and no failure."""
     plain = put_command("s", "m")
-    traced = msgspec.structs.replace(plain, traceparent=f"00-{TRACE}-b7ad6b7169203331-01")
+    traced = msgspec.structs.replace(plain, traceparent=f"00-{TRACE}-{CALLER}-01")
     assert decode_job(encode_job(traced)) == traced
     assert digest_of(traced) == digest_of(plain)
     assert b"traceparent" not in encode_job(plain)
