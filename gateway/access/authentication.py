@@ -18,7 +18,10 @@ from gateway.web.origins import is_loopback
 from gateway.web.problems import RETRY_AFTER_S, Refused, problem, refused
 
 _CHALLENGE = 'Bearer realm="session-feedback"'
-_OF_PROXIES = frozenset({"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"})
+_OF_PROXIES = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"})
+_OF_PROXIES_TOO = "x-forwarded-"
+_OLD_HTTP = "1.0"
+"""What nginx speaks to what is behind it, unless it is told otherwise; browsers and clients of today never do."""
 
 _log = logging.getLogger(__name__)
 
@@ -42,14 +45,18 @@ class Authenticator:
         self._required = self._required or self._tokens.exists()
         return self._required
 
-    async def principal(self, headers: Headers) -> Principal:
+    async def principal(self, headers: Headers, http_version: str = "1.1") -> Principal:
         """Who is behind a request with these headers.
+
+        Where nobody has to say so, whoever connects from this machine may: that is who `gateway_host` lets in. A
+        proxy on it would pass its own callers off as that, so what shows that it came through one is refused. One
+        that hides it cannot be told: `docs/http.md` says so, and the log at the start.
 
         Raises:
             Refused: 401 without a token that counts; 503 when that cannot be told now.
         """
         if not self.is_required:
-            if not _OF_PROXIES.isdisjoint(headers.keys()):
+            if http_version == _OLD_HTTP or any(map(_is_of_proxies, headers.keys())):
                 raise _unauthorized(
                     "Through a proxy nobody gets in before there are tokens (feedback token create).", ""
                 )
@@ -113,6 +120,10 @@ def _refuse_exposure(settings: Settings) -> None:
             f"{exposed} is not the loopback, and nobody would have to say who they are: "
             "create a token first (`feedback token create LABEL`), or set gateway_issuer"
         )
+
+
+def _is_of_proxies(header: str) -> bool:
+    return header in _OF_PROXIES or header.startswith(_OF_PROXIES_TOO)
 
 
 def check_scope(principal: Principal, scope: Scope) -> None:

@@ -5,12 +5,14 @@ import base64
 import hashlib
 import hmac
 import logging
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -84,7 +86,6 @@ def test_nobody_gets_in_without_a_token_that_counts(guarded: Settings, tokens: T
     )
     with gateway_serving(guarded) as url, caller(url) as client:
         assert client.get(LIST).status_code == 200, "no tokens yet, and only this machine"
-        assert client.get(LIST, headers={"X-Forwarded-For": "192.0.2.1"}).status_code == 401
         token = create(tokens)
         described = client.get("/openapi.json").json()["paths"]
         assert sorted(described) == sorted({"/healthz", "/readyz", *(path_of(url_path) for _, url_path in everywhere)})
@@ -104,6 +105,26 @@ def test_nobody_gets_in_without_a_token_that_counts(guarded: Settings, tokens: T
                 tokens.revoke(record.id)
             assert ada.get(LIST).status_code == 401
         assert client.get(LIST).status_code == 401, "nobody, not everybody"
+
+
+def test_what_shows_that_it_came_through_a_proxy_is_nobody_of_this_machine(guarded: Settings) -> None:
+    """A header of it, or HTTP/1.0, which nginx speaks where nobody told it more; until there are tokens."""
+    with gateway_serving(guarded) as url:
+        where = httpx.URL(url)
+
+        def status(version: str, *headers: str) -> int:
+            lines = (f"GET {LIST} HTTP/{version}", f"Host: {where.netloc.decode()}", "Connection: close", *headers)
+            with (
+                socket.create_connection((where.host, where.port or 80)) as connection,
+                connection.makefile("rb") as answer,
+            ):
+                connection.sendall("\r\n".join((*lines, "", "")).encode())
+                return int(answer.readline().split()[1])
+
+        assert status("1.1") == 200
+        assert status("1.0") == 401
+        for header in ("X-Forwarded-For: 192.0.2.1", "x-forwarded-proto: https", "Via: 1.1 proxy", "Forwarded: for=a"):
+            assert status("1.1", header) == 401, header
 
 
 def path_of(url_path: str) -> str:
