@@ -73,7 +73,8 @@ def run_gateway(
         config = _config(settings, meter.measured(create_app(gateway)))
         url = url_of(settings, listener.getsockname()[1])
         if not gateway.guard.authenticator.is_required:
-            _log.warning("everybody on this machine may rate: there are no tokens and no issuer url=%s", url)
+            sentence = "everybody on this machine may rate, and whom a proxy on it lets in: no tokens, no issuer url=%s"
+            _log.warning(sentence, url)
         announce(url)
         uvloop.run(_Server(config, gateway, stop, meter).serve([listener]))
 
