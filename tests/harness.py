@@ -3,15 +3,18 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import msgspec
+from redis.exceptions import RedisError
 
 from barrier.process import run_agent
 from feedback.calls import wall_clock_ms
+from feedback.connection import connect
+from feedback.errors import FeedbackError
 from feedback.settings import Settings
 from persistence.session_log import LogWriter
 from persistence.session_log.events import exchange
@@ -79,8 +82,25 @@ def serving(
             yield stop
         finally:
             stop.set()
+            _hurry(settings.redis_url, running)
     for process in running:
         process.result()
+
+
+_BLOCKING = ("blmpop", "blpop", "xread")
+"""What projectors and agents wait with, for half a second at a time; the worker rings its own bell."""
+
+
+def _hurry(url: str, running: Sequence[Future[None]]) -> None:
+    """End the blocking reads, as if their time were over, so that who is to stop sees it now.
+
+    Where that cannot be done (no server, no right to), they end by themselves.
+    """
+    with suppress(RedisError, FeedbackError), closing(connect(url, timeout_s=0.5)) as redis:
+        while wait(running, timeout=0.01).not_done:
+            for client in redis.client_list():
+                if client["cmd"] in _BLOCKING:
+                    redis.client_unblock(int(client["id"]))
 
 
 def write_session(settings: Settings, session_id: str, *message_ids: str, cwd: str | None = "/w") -> None:
