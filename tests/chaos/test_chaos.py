@@ -1,4 +1,7 @@
-"""A short campaign on every change, and broken workers that it must catch. `make chaos` runs long ones."""
+"""A short campaign on every change, and broken workers that its check must catch. `make chaos` runs long ones.
+
+`pytest -m chaos tests/chaos` has short campaigns that must catch them.
+"""
 
 from pathlib import Path
 
@@ -7,6 +10,7 @@ import pytest
 from tests.chaos.__main__ import print_report
 from tests.chaos.campaign import run
 from tests.chaos.mutants import Mutant
+from tests.chaos.scenarios import play
 
 pytestmark = [pytest.mark.server, pytest.mark.process, pytest.mark.timeout(400)]
 
@@ -40,6 +44,21 @@ def test_every_promise_holds_under_faults(tmp_path: Path) -> None:
     assert report.injected.total() > 10
 
 
+BROKEN = {
+    Mutant.FENCE_OFF: "no older epoch commits",
+    Mutant.ACKNOWLEDGE_FIRST: "what is acknowledged is stored",
+    Mutant.FORGETFUL: "one outcome per command id",
+}
+"""The promise that each mutant breaks."""
+
+
+@pytest.mark.parametrize("mutant", Mutant)
+def test_a_broken_worker_is_caught(mutant: Mutant, tmp_path: Path) -> None:
+    """A check that could not tell would prove nothing."""
+    violations = play(tmp_path, mutant).violations
+    assert any(one.startswith(f"{BROKEN[mutant]}: ") for one in violations), violations
+
+
 TELLING = {
     Mutant.FENCE_OFF: ("a forgotten zombie",),
     Mutant.ACKNOWLEDGE_FIRST: ("kill a worker", "lose a reply"),
@@ -48,8 +67,9 @@ TELLING = {
 """The faults that show what each mutant lacks."""
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("mutant", Mutant)
-def test_a_broken_worker_is_caught(mutant: Mutant, tmp_path: Path) -> None:
+def test_a_campaign_meets_what_a_broken_worker_does(mutant: Mutant, tmp_path: Path) -> None:
     """A campaign that could not tell would prove nothing."""
     for seed in range(6):
         report = run(tmp_path / str(seed), seconds=8, seed=seed, say=print, kinds=TELLING[mutant], mutant=mutant)
