@@ -127,7 +127,7 @@ class FeedbackClient:
         Raises:
             InvalidRequest: one of them is malformed; none was enqueued.
             QueueUnavailable: the server did not take all of them in time, or not durably; sending them again by
-                the same ids is safe.
+                its `command_ids` is safe.
         """
         submitted = self._drive(self._operations.submit(commands, timeout, durable=durable))
         return tuple(Ticket(self._settle, one) for one in submitted)

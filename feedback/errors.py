@@ -5,6 +5,7 @@ values, see `feedback.results`. What is raised here says that an answer could no
 be had, and its `disposition` says what may be done about it.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import ClassVar
 
@@ -90,9 +91,22 @@ class ResultTimeout(FeedbackError):
 
 
 class QueueUnavailable(FeedbackError):
-    """The Redis server cannot be reached, refuses the command, or no worker ever set its topology up."""
+    """The Redis server cannot be reached, refuses the command, or no worker ever set its topology up.
+
+    `command_ids` names the commands that were to be enqueued, in order, those that got an id by the client as well.
+    Some of them may be: submitted again by these ids, each takes effect once.
+    """
 
     disposition = Disposition.RETRYABLE
+
+    def note_commands(self, command_ids: Iterable[str]) -> None:
+        """Say which commands were to be enqueued."""
+        self._command_ids = tuple(command_ids)
+
+    @property
+    def command_ids(self) -> tuple[str, ...]:
+        """Empty where none can have been."""
+        return getattr(self, "_command_ids", ())
 
 
 class QueueFull(QueueUnavailable):

@@ -88,7 +88,7 @@ class Flows:
 
         Raises:
             InvalidRequest: one of them is malformed; nothing was enqueued.
-            QueueUnavailable: the server did not take them in time.
+            QueueUnavailable: the server did not take them in time; with the ids that they have.
         """
         now_ms, ids = self._clock_ms(), [ordered_uuid() for _ in requests]
         commands = self._commands(requests, ids, now_ms, traceparent)
@@ -108,7 +108,11 @@ class Flows:
             else:
                 outcomes[index] = Submitted(command.command_id, result=refused)
         for chunk in chunks(accepted):
-            replies = yield from self._enqueue([envelope for _, envelope in chunk], deadline, durable=durable)
+            try:
+                replies = yield from self._enqueue([envelope for _, envelope in chunk], deadline, durable=durable)
+            except QueueUnavailable as error:
+                error.note_commands(command.command_id for command in commands)
+                raise
             for (index, envelope), reply in zip(chunk, replies, strict=True):
                 outcomes[index] = Submitted(envelope.command_id, error=_refusal(envelope.command_id, reply))
         return [outcomes[index] for index in range(len(commands))]

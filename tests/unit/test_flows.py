@@ -267,3 +267,23 @@ def test_nothing_to_submit_is_nothing_to_send(stage: Stage) -> None:
     """No round trip."""
     assert submitted(stage) == []
     assert stage.calls == []
+
+
+def test_what_was_enqueued_in_part_is_known_by_its_ids(stage: Stage) -> None:
+    """Those that the client made as well: without them nobody could send the rest without doing the first twice."""
+    stage.connect()
+    requests = [put("s", command_id=str(UUID(int=7))), *(put("s") for _ in range(MAX_CHUNK))]
+    chunks = 0
+
+    def server(args: Args) -> Any:
+        nonlocal chunks
+        chunks += args[0] == "EVALSHA"
+        return ResponseError("NOPERM no rights") if chunks > 1 else serving(args)
+
+    with pytest.raises(QueueUnavailable, match="NOPERM") as caught:
+        submitted(stage, *requests, server=server)
+    first = [command_id for command_id, _ in enqueued(stage.calls[0])]
+    assert len(first) == MAX_CHUNK
+    assert caught.value.command_ids[:MAX_CHUNK] == tuple(first)
+    assert len(set(caught.value.command_ids)) == len(requests)
+    assert first[0] == str(UUID(int=7))
