@@ -90,7 +90,7 @@ def _deliver_again(scene: Scene) -> None:
     system = scene.system
     system.add_worker()
     done = scene.put()
-    system.admin.rpush(keys.queue(system.partition_of(_SESSION)), done.command_id)
+    system.admin.rpush(keys.queue(system.partition_of(_SESSION)), str(done.command_id))
     wait_until(lambda: scene.copies(done) > 1, "it is done again")
 
 
