@@ -11,7 +11,7 @@ from feedback import keys
 from feedback.connection import connect
 from feedback.errors import QueueUnavailable, SettingsInvalid
 from feedback.partitions import Topology
-from projections.topology import read_topology
+from projections.topology import ASK_TOPOLOGY, topology_of
 
 
 class Ownership(Struct, frozen=True):
@@ -95,13 +95,26 @@ def refuse_unfit_server(url: str) -> None:
 
 
 def read_ownership(redis: Redis) -> Ownership:
-    """Raises `redis.exceptions.RedisError`."""
-    topology = read_topology(redis)
-    alive = _alive(redis, sorted(map(_text, redis.smembers(keys.WORKERS))))
+    """In two round trips. Raises `redis.exceptions.RedisError`."""
+    with redis.pipeline(transaction=False) as pipeline:
+        pipeline.execute_command(*ASK_TOPOLOGY)
+        pipeline.smembers(keys.WORKERS)
+        standing, members = pipeline.execute(raise_on_error=False)
+    topology = topology_of(standing)
+    if isinstance(members, RedisError):
+        raise members
+    workers = sorted(map(_text, members))
+    with redis.pipeline(transaction=False) as pipeline:
+        if workers:
+            pipeline.mget(map(keys.worker_session, workers))
+        if topology is not None:
+            pipeline.hgetall(keys.owners(topology.generation))
+        replies = pipeline.execute()
+    beats = replies.pop(0) if workers else ()
+    alive = tuple(worker for worker, beat in zip(workers, beats, strict=True) if beat is not None)
     if topology is None:
         return Ownership(None, {}, alive)
-    named = redis.hgetall(keys.owners(topology.generation))
-    owners = {int(number): _text(owner) for number, owner in named.items()}
+    owners = {int(number): _text(owner) for number, owner in replies[0].items()}
     return Ownership(
         topology,
         {number: owners[number] if owners.get(number) in alive else None for number in range(topology.partitions)},
@@ -122,13 +135,6 @@ def read_parked(redis: Redis, workers: Iterable[str]) -> dict[str, int]:
         for partition, number in note.items()
         if number.isdigit()
     }
-
-
-def _alive(redis: Redis, workers: list[str]) -> tuple[str, ...]:
-    if not workers:
-        return ()
-    beats = redis.mget([keys.worker_session(worker) for worker in workers])
-    return tuple(worker for worker, beat in zip(workers, beats, strict=True) if beat is not None)
 
 
 def _text(value: bytes | str) -> str:

@@ -1,19 +1,36 @@
 """What a projector reads of the deployment's topology (DESIGN, "Queue topology")."""
 
+from collections.abc import Sequence
+
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from feedback import keys
 from feedback.errors import SettingsInvalid
 from feedback.partitions import DEPLOYMENT_FIELD, TOPOLOGY_FIELDS, Topology
 from persistence.sidecar.store import StoredTopology
 
+ASK_TOPOLOGY = ("HMGET", keys.TOPOLOGY, *TOPOLOGY_FIELDS)
+"""The command whose reply `topology_of` understands."""
+
 
 def read_topology(redis: Redis) -> Topology | None:
     """The topology that workers and clients go by; None while there is none, or what stands there is not one."""
-    if redis.execute_command("TYPE", keys.TOPOLOGY) != b"hash":
+    try:
+        return topology_of(redis.execute_command(*ASK_TOPOLOGY))
+    except ResponseError as refusal:
+        return topology_of(refusal)
+
+
+def topology_of(reply: Sequence[bytes | None] | ResponseError) -> Topology | None:
+    """A reply to `ASK_TOPOLOGY`, as `read_topology` gives it. Raises what the server refused it with, unless that is
+    what stands there."""
+    if isinstance(reply, ResponseError):
+        if not str(reply).startswith("WRONGTYPE"):
+            raise reply
         return None
     try:
-        return Topology.of_fields(redis.execute_command("HMGET", keys.TOPOLOGY, *TOPOLOGY_FIELDS))
+        return Topology.of_fields(reply)
     except ValueError:
         return None
 

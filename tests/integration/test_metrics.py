@@ -9,14 +9,16 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
+from unittest.mock import patch
 
 import msgspec
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 from redis import Redis
+from redis.connection import Connection
 
-from app.metrics.exposing import exposed
+from app.metrics.exposing import Exposition, exposed
 from barrier.metrics import AgentMetrics
 from feedback import FeedbackClient, Item, Ok, Put, keys
 from feedback.errors import CommandExpired, SettingsInvalid
@@ -150,6 +152,18 @@ def test_the_queue_is_told_right_when_no_worker_lives(redis_client: Redis, setti
             told = scrape(projector)
             assert told("feedback_workers_alive") == 1
             assert told("feedback_partitions", owned="yes") == settings.partitions
+
+
+def test_a_scrape_costs_the_server_five_round_trips(redis_client: Redis, settings: Settings) -> None:
+    """However many metrics it has: topology and workers, owners, troubles, queues, the projection's checkpoints."""
+    set_up(redis_client, settings)
+    redis_client.sadd(keys.WORKERS, "w")
+    send = Connection.send_packed_command
+    with closing(Exposition(settings, "projector", has_store=True, has_system=True)) as exposition:
+        exposition.metrics("")
+        with patch.object(Connection, "send_packed_command", autospec=True, side_effect=send) as noted:
+            assert 'feedback_system_readable{part="store"} 1.0' in exposition.metrics("").body.decode()
+    assert noted.call_count == 5
 
 
 def test_fences_lease_changes_and_troubles_are_counted(
