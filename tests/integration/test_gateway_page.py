@@ -165,12 +165,13 @@ def test_a_reader_that_takes_nothing_keeps_nothing(
     seq = listed(client, "/sessions/vast/transcript")["messages"][-1]["seq"]
     monkeypatch.setattr("gateway.protocol.STALLED_S", 0.2)
     caplog.set_level(logging.INFO, "gateway.protocol")
-    for version in ("1.0", "1.1"):
+    for connection in ("keep-alive", "close"):
         caplog.clear()
         with socket.socket() as dead:
             dead.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             dead.connect((client.base_url.host, client.base_url.port))
-            dead.sendall(f"GET /sessions/vast/transcript/{seq} HTTP/{version}\r\nHost: localhost\r\n\r\n".encode())
+            headers = f"Host: localhost\r\nConnection: {connection}\r\n\r\n"
+            dead.sendall(f"GET /sessions/vast/transcript/{seq} HTTP/1.1\r\n{headers}".encode())
             wait_until(lambda: "stands still" in caplog.text, "it is given up")
             received = 0
             with suppress(ConnectionError):
