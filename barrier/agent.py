@@ -80,10 +80,8 @@ class Agent:
         if requests:
             reach(CrashPoint.AFTER_QUESTION)
             self._look(requests)
-        for ring in rings:
-            if (reply := read_reply(ring)) is not None:
-                self._flushed(reply)
-        self._give_up()
+        flushed = [self._flushed(reply) for ring in rings if (reply := read_reply(ring)) is not None]
+        self._answer([*(one for one in flushed if one is not None), *self._given_up()])
 
     def flush(self) -> None:
         """Tell what is ready.
@@ -195,25 +193,32 @@ class Agent:
             self._flushing |= {key: _Flushing(*one, until_s) for key, one in asked.items()}
             reach(CrashPoint.AFTER_FLUSH_REQUEST)
 
-    def _flushed(self, reply: FlushReply) -> None:
+    def _flushed(self, reply: FlushReply) -> tuple[_Flushing, Answer] | None:
         flushing = self._flushing.pop(reply.request_id, None)
-        if flushing is not None:
-            self._answered(flushing, outcome_of(reply, flushing.owner))
+        return None if flushing is None else (flushing, outcome_of(reply, flushing.owner))
 
-    def _give_up(self) -> None:
+    def _given_up(self) -> list[tuple[_Flushing, Answer]]:
         """Owners that did not answer in time."""
         now = time.monotonic()
-        for key in [key for key, flushing in self._flushing.items() if flushing.until_s <= now]:
-            flushing = self._flushing.pop(key)
-            self._answered(flushing, unanswered(flushing.owner))
+        late = [key for key, flushing in self._flushing.items() if flushing.until_s <= now]
+        return [(flushing, unanswered(flushing.owner)) for flushing in map(self._flushing.pop, late)]
 
-    def _answered(self, flushing: _Flushing, answer: Answer) -> None:
-        """Judge what was read after the flush: the owner's word alone never counts."""
-        question = flushing.question
-        need = Need(durable=question.durable, owner=flushing.owner, answer=answer)
-        finding = self._judge.judged({question.session_id: (question, need)})[question.session_id]
-        assert not isinstance(finding, FlushNeeded), "the owner was asked"
-        self._tell(flushing.request, [Found(question.session_id, finding)])
+    def _answer(self, answered: Sequence[tuple[_Flushing, Answer]]) -> None:
+        """Judge what was read after the flushes, side by side: the owners' word alone never counts."""
+        while answered:
+            # A Session that was asked about by several is judged for one after the other.
+            now = {one[0].question.session_id: one for one in answered}
+            answered = [one for one in answered if one is not now[one[0].question.session_id]]
+            findings = self._judge.judged(
+                {
+                    session_id: (one.question, Need(durable=one.question.durable, owner=one.owner, answer=answer))
+                    for session_id, (one, answer) in now.items()
+                }
+            )
+            for session_id, (flushing, _) in now.items():
+                finding = findings[session_id]
+                assert not isinstance(finding, FlushNeeded), "the owner was asked"
+                self._tell(flushing.request, [Found(session_id, finding)])
 
     def _tell(self, request: EvidenceRequest, found: Sequence[Found]) -> None:
         """Have it told, in replies that are not too large."""
