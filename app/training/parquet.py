@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from app.training.conversation import Turn
 from app.training.output import Checkpoint, Record, Unfinished
 from app.training.records import AnswerRecord, PairRecord
 from persistence.atomic_file import fsync_directory, make_directories, staged_file
@@ -96,7 +97,7 @@ class ParquetOutput:
         """One more row. A Session that is larger than a row group gets several."""
         self._rows.append(msgspec.to_builtins(record))
         self._records += 1
-        weight = _weight(record)
+        weight = weight_of(record)
         self._weight += weight
         self._batch_weight += weight
         if self._batch_weight >= _BATCH_WEIGHT:
@@ -157,7 +158,12 @@ class ParquetOutput:
         return self._parts / f"{number:06}.parquet"
 
 
-def _weight(record: Record) -> int:
-    """How much memory its text takes, roughly."""
+def weight_of(record: Record) -> int:
+    """How much memory its text takes, roughly; a tool call's arguments may be most of it."""
     rated = (record.answer,) if isinstance(record, AnswerRecord) else (record.chosen, record.rejected)
-    return sum(len(turn.text) + _TURN_WEIGHT for turn in (*record.prompt, *(answer.message for answer in rated)))
+    return sum(_turn_weight(turn) for turn in (*record.prompt, *(answer.message for answer in rated)))
+
+
+def _turn_weight(turn: Turn) -> int:
+    calls = sum(len(call.arguments) + _TURN_WEIGHT for call in turn.tool_calls)
+    return len(turn.text) + len(turn.reasoning or "") + calls + _TURN_WEIGHT

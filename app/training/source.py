@@ -6,6 +6,7 @@ from contextlib import closing
 from types import TracebackType
 from typing import Self
 
+from feedback.errors import MediumUnavailable
 from feedback.events import FeedbackPut, decode_event
 from persistence.sidecar import SidecarStore, public_url
 from persistence.sidecar.store import HISTORY_START
@@ -21,16 +22,19 @@ class SessionOrder:
     """
 
     def __init__(self, store: SidecarStore) -> None:
-        """Raises StoreUnavailable."""
+        """Raises StoreUnavailable; MediumUnavailable when there is no room to sort them."""
         self._sorted = sqlite3.connect("", isolation_level=None)
-        self._sorted.execute("CREATE TABLE session (id TEXT PRIMARY KEY) WITHOUT ROWID")
-        self._sorted.execute("BEGIN")
         try:
+            self._sorted.execute("CREATE TABLE session (id TEXT PRIMARY KEY) WITHOUT ROWID")
+            self._sorted.execute("BEGIN")
             self._sorted.executemany("INSERT OR IGNORE INTO session VALUES (?)", _session_ids(store))
+            self._sorted.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._sorted.close()
+            raise MediumUnavailable(f"sorting the Sessions in the temporary directory: {error}") from error
         except BaseException:
             self._sorted.close()
             raise
-        self._sorted.execute("COMMIT")
 
     def __enter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ import pytest
 from app.training.conversation import Call, Turn
 from app.training.export import Plan
 from app.training.filters import Filters, moment_of
+from app.training.parquet import weight_of
 from app.training.records import AnswerRecord, PairRecord, Session, answers, pairs
 from app.training.source import place_of
 from feedback.model import Item, Rating
@@ -214,3 +215,12 @@ def test_an_export_is_recognised_by_its_store_whoever_reads_it() -> None:
     assert place_of("postgresql://ada:old@db:5432/feedback") == "postgresql://db:5432/feedback"
     assert digest("postgresql://db:5432/other") != digest("postgresql://db:5432/feedback")
     assert digest("sqlite:////a@b/c") != digest("sqlite:////b/c")
+
+
+def test_what_a_row_group_may_hold_counts_all_text() -> None:
+    """Of a conversation full of tools, most is the arguments: memory is bounded by them as by what was said."""
+    long = "x" * 10_000
+    plain, call, thinking = Text(""), ToolCall("c", "write", long), Reasoning(long)
+    entries = [said(0, "user", "Why?"), said(1, "assistant", call), said(2, "assistant", thinking, plain)]
+    (record,) = answers(SESSION, [*entries, said(3, "assistant", "So.")], {"m3": rated("m3")}, {}, Filters())
+    assert 20_000 < weight_of(record) < 21_000
