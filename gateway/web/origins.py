@@ -1,5 +1,6 @@
 """Which pages a request may come from: against forged requests of other sites, and names rebound to the loopback."""
 
+import re
 from http import HTTPStatus
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -10,6 +11,7 @@ from feedback.errors import SettingsInvalid
 from gateway.web.problems import refused
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+_NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?", re.ASCII)
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
 
@@ -34,8 +36,12 @@ class OriginRule:
     """Decides by `Host`, `Origin` and `Sec-Fetch-Site`. Pure."""
 
     def __init__(self, *, listens_on: str, hosts: str, origins: tuple[str, ...]) -> None:
-        """`hosts` is the setting `gateway_hosts`; `origins` are of other sites that may."""
-        self._hosts = frozenset(map(str.lower, _words(hosts)))
+        """`hosts` is the setting `gateway_hosts`; `origins` are of other sites that may.
+
+        Raises:
+            SettingsInvalid: one of the hosts is no name.
+        """
+        self._hosts = frozenset(map(_host, _words(hosts)))
         self._checks_host = bool(self._hosts) or is_loopback(listens_on)
         self._origins = frozenset(origins)
 
@@ -71,6 +77,21 @@ class OriginRule:
 
 def _words(setting: str) -> list[str]:
     return [word for part in setting.split(",") if (word := part.strip())]
+
+
+def _host(word: str) -> str:
+    name = word.lower().removeprefix("[").removesuffix("]")
+    if not _NAME.fullmatch(name) and not _is_address(name):
+        raise SettingsInvalid(f"gateway_hosts: {word!r} is no name, such as ratings.example; it has no port, nor a *")
+    return name
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _origin(word: str) -> str:

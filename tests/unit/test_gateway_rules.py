@@ -126,6 +126,16 @@ def test_origins_are_checked_and_spelled_as_browsers_do() -> None:
             parse_origins(wrong)
 
 
+def test_names_of_its_own_are_names_or_addresses() -> None:
+    """A port or a URL among them would never be met by any Host, and shut everybody out."""
+    rule = OriginRule(listens_on="::", hosts="[2001:DB8::1], 2001:db8::2", origins=())
+    for host in ("[2001:db8::1]:8080", "[2001:db8::2]"):
+        rule.check("GET", Headers({"host": host}))
+    for wrong in ("a.example:8080", "https://a.example", "a/b", "u@a", "*", "*.a.example"):
+        with pytest.raises(SettingsInvalid, match="gateway_hosts"):
+            OriginRule(listens_on="127.0.0.1", hosts=wrong, origins=())
+
+
 def test_only_addresses_of_this_machine_are_the_loopback() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.8.9.1", "::1", "[::1]", "localhost", "LocalHost")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "", "192.168.0.1", "localhost.evil.example", "example.org")))
