@@ -56,6 +56,11 @@ class Trap:
         """Until the message is held."""
         assert self._sprung.wait(_PATIENCE_S), f"no such message came: {self.side.value}"
 
+    @property
+    def is_sprung(self) -> bool:
+        """Whether the message came."""
+        return self._sprung.is_set()
+
     def release(self) -> None:
         """Let the message through."""
         self._decided.set()
@@ -200,7 +205,7 @@ class _Link:
         self._proxy = proxy
         self._client = client
         self._server = server
-        self._reply_trap: Trap | None = None
+        self._reply_traps: list[Trap] = []
         self._broken = False
         self._thread = threading.Thread(target=self._relay, name="proxy-link", daemon=True)
 
@@ -238,7 +243,7 @@ class _Link:
                 raw, request = read
                 trap = self._proxy.trap_of(request)
                 if trap is not None and trap.side is _Side.REPLY:
-                    self._reply_trap = trap
+                    self._reply_traps.append(trap)
                 elif trap is not None and not trap.hold():
                     return
                 self._pass(self._server, raw)
@@ -247,8 +252,9 @@ class _Link:
         # Nobody sends while a reply is still to come, so what comes after a trapped request answers it, or what was
         # sent together with it.
         while chunk := self._server.recv(_CHUNK):
-            trap, self._reply_trap = self._reply_trap, None
-            if trap is not None and not trap.hold():
+            traps, self._reply_traps = self._reply_traps, []
+            passes = [trap.hold() for trap in traps]
+            if not all(passes):
                 return
             self._pass(self._client, chunk)
 

@@ -28,9 +28,10 @@ def _scripts() -> dict[bytes, str]:
 def kind_of(request: Request) -> RoundTrip:
     """What a request does, without what differs from one time to the next."""
     name = request[0].decode().upper()
-    if name == "EVAL":
+    script = name.removesuffix("_RO")
+    if script == "EVAL":
         return _scripts().get(hashlib.sha1(request[1], usedforsecurity=False).hexdigest().encode(), "foreign script")
-    if name == "EVALSHA":
+    if script == "EVALSHA":
         return _scripts().get(request[1], "foreign script")
     if name in _OWN_WORDS:
         return f"{name} {request[1].decode().upper()}"

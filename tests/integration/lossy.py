@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
@@ -251,10 +251,10 @@ class Lossy:
 
 def _insist(ask: Callable[[], T]) -> T:
     """What an operator does whose connection broke: run it again."""
-    try:
-        return ask()
-    except RedisError:
-        return ask()
+    for _ in range(10):
+        with suppress(RedisError):
+            return ask()
+    return ask()
 
 
 def _told(result: Result) -> Told:
