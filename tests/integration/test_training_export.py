@@ -189,7 +189,7 @@ def in_a_child(home: Home, work: Callable[[], object]) -> int | None:
 
     child = multiprocessing.get_context("fork").Process(target=run)
     child.start()
-    child.join(60)
+    child.join()
     home.store = SqliteStore(home.home / "sidecar.sqlite3")
     return child.exitcode
 
