@@ -21,7 +21,7 @@ from persistence.interchange.rows import (
     quoted,
     record_of,
 )
-from persistence.interchange.text import TextInvalid, decode
+from persistence.interchange.text import MAX_VALUE_CHARS, TextInvalid, decode
 from persistence.session_log import jsontext
 from persistence.sidecar.sqlite_errors import primary_code
 
@@ -32,7 +32,13 @@ _USER_VERSION = 1
 MAGIC = b"SQLite format 3\0"
 _WAL_VERSIONS = b"\2\2"
 _COMPANIONS = ("-journal", "-wal", "-shm")
-_MALFORMED_CODES = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
+_MALFORMED_CODES = {
+    sqlite3.SQLITE_ERROR,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_FORMAT,
+    sqlite3.SQLITE_TOOBIG,
+}
 _MALFORMED = "malformed-medium"
 _MISMATCH = "version-mismatch"
 
@@ -62,7 +68,8 @@ def read_sqlite(path: Path) -> Iterator[Found]:
     SQLite itself may put the log's index, `-shm`.)
 
     Raises:
-        MediumInvalid: the original refuses to open such a database, or its pages are damaged.
+        MediumInvalid: the original refuses to open such a database, its pages are damaged, or a row has more than
+            `MAX_VALUE_CHARS` bytes.
         MediumUnavailable: it is locked, or cannot be read.
         OSError: there is no such file.
     """
@@ -127,6 +134,8 @@ def _opened(path: Path, *, at_rest: bool) -> Iterator[sqlite3.Connection]:
     uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if at_rest else ''}"
     with _typed(path), closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
         connection.text_factory = lambda data: data.decode("utf-8", "replace")
+        # As of a JSON document: a larger row would have to be held in memory, too.
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_CHARS)
         yield connection
 
 

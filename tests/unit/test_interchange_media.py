@@ -11,7 +11,7 @@ import pytest
 
 from feedback.errors import InvalidRequest, MediumInvalid, MediumUnavailable, StoreUnavailable
 from persistence.atomic_file import staged_file
-from persistence.interchange import per_record
+from persistence.interchange import per_record, sqlite_unit
 from persistence.interchange.export import export
 from persistence.interchange.media import Form, read_medium, write_whole
 from persistence.interchange.per_record import PerRecordUnit
@@ -122,6 +122,18 @@ class TestDatabase:
             connection.execute("CREATE TABLE u_message_feedback_sessions (key, value)")
             connection.execute("INSERT INTO u_message_feedback_sessions VALUES (7, '{}'), ('a', x'00'), ('b', '')")
         assert [type(one) for one in read_medium(Form.SQLITE, database)] == [Refusal] * 3
+
+    def test_one_with_a_row_past_all_reason_is_invalid_before_anything_is_given_out(
+        self, database: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As a document is: no row is held in memory that would fill it."""
+        monkeypatch.setattr(sqlite_unit, "MAX_VALUE_CHARS", 1000)
+        assert list(read_medium(Form.SQLITE, database)) == list(ROWS)
+        with closing(sqlite3.connect(database)) as connection, connection:
+            connection.execute("INSERT INTO u_message_feedback_sessions VALUES ('z', ?)", ("x" * 1001,))
+        found = read_medium(Form.SQLITE, database)
+        with pytest.raises(MediumInvalid, match="string or blob too big"):
+            next(found)
 
 
 class TestTargets:
