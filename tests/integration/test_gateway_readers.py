@@ -41,10 +41,8 @@ def test_only_events_of_its_session_are_read_for_a_reader_and_not_among_too_many
     client: httpx.Client, streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What stands between them is passed over, whatever it is; past a bound, to load anew is cheaper."""
-    read, others = (
-        list[str](),
-        [name for name in map(str, range(99)) if streams.partition(name) == streams.partition("s")],
-    )
+    read = list[str]()
+    others = [name for name in map(str, range(99)) if streams.partition(name) == streams.partition("s")]
 
     def noting(partition: PartitionId, row: Row) -> Delivery | None:
         delivery = delivery_of(partition, row)
@@ -61,20 +59,18 @@ def test_only_events_of_its_session_are_read_for_a_reader_and_not_among_too_many
     of_another_schema = msgspec.msgpack.encode({"type": "feedback.put", "schema": 99, "sessionId": others[0]})
     streams.redis.xadd(keys.events(partition), {"event": of_another_schema}, id=f"{streams.sequences[partition]}-0")
     mine = streams.add("s")
+    for _ in range(9):
+        last = streams.add(others[1])
     with listening(client, "/sessions/s/events", f"{partition}-0") as events:
-        assert [next(events).id for _ in range(2)] == [mine, mine]
+        assert [next(events) for _ in range(2)] == [Sent(None, "reload", {"reason": "too-many"}), Sent(last, "", None)]
+    with listening(client, "/sessions/s/events", f"{partition}-1") as events:
+        assert [next(events).id for _ in range(2)] == [mine, last]
         streams.add(others[0])
         after_it = streams.add("s")
         assert next(events).id == after_it
     assert read == ["s", "s"]
     with listening(client, f"/sessions/{others[0]}/events", f"{partition}-10") as events:
         assert next(events).data == {"reason": "unreadable"}
-    for _ in range(7):
-        last = streams.add(others[1])
-    with listening(client, "/sessions/s/events", f"{partition}-0") as events:
-        assert [next(events) for _ in range(2)] == [Sent(None, "reload", {"reason": "too-many"}), Sent(last, "", None)]
-    with listening(client, "/sessions/s/events", f"{partition}-1") as events:
-        assert next(events).id == mine
 
 
 def test_one_connection_reads_for_all_and_none_when_nobody_listens(
