@@ -7,7 +7,7 @@ from redis import Redis
 from feedback import keys
 from feedback.evidence import EvidenceReply, EvidenceRequest, Finding, Found, LogFound, decode_request, encode_reply
 from feedback.model import SessionIdentity
-from tests.harness import CREATED_AT
+from tests.harness import CREATED_AT, wait_until
 
 ROOT = "/logs"
 LIFE = SessionIdentity(created_at=CREATED_AT, cwd="/w")
@@ -24,10 +24,9 @@ class AgentStub:
 
     def take(self) -> EvidenceRequest:
         """The next request, waited for."""
-        taken = self._redis.blpop([keys.agent_requests(self.host)], timeout=4)
-        assert taken is not None, "nobody asked"
-        assert isinstance(taken[1], bytes)
-        return decode_request(taken[1])
+        taken = wait_until(lambda: self._redis.lpop(keys.agent_requests(self.host)), "somebody asks")
+        assert isinstance(taken, bytes)
+        return decode_request(taken)
 
     def reply(self, request: EvidenceRequest, *found: Found, **other: str) -> EvidenceReply:
         """About some of its Sessions; `other` members than an honest agent's."""
