@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from tests.preforked import preforked
+
 FEEDBACK = str(Path(sysconfig.get_path("scripts")) / "feedback")
 _PATIENCE_S = 60.0
 
@@ -37,11 +39,17 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def feedback(*words: str | bytes | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Answer:
-    """Run one command to its end."""
-    done = subprocess.run(
-        [FEEDBACK, *words], env=environment(env), cwd=cwd, capture_output=True, timeout=_PATIENCE_S, check=False
-    )
-    return Answer(done.returncode, done.stdout.decode(), done.stderr.decode(errors="surrogateescape"))
+    """Run one command to its end, as a process that is forked, and not loaded anew where that is the same."""
+    variables = environment(env)
+    forking = preforked()
+    if forking.suits(variables):
+        spelled = [os.fsdecode(word) for word in words]
+        code, out, err = forking.run(spelled, variables, cwd or Path.cwd(), _PATIENCE_S)
+    else:
+        command = [FEEDBACK, *words]
+        done = subprocess.run(command, env=variables, cwd=cwd, capture_output=True, timeout=_PATIENCE_S, check=False)
+        code, out, err = done.returncode, done.stdout, done.stderr
+    return Answer(code, out.decode(), err.decode(errors="surrogateescape"))
 
 
 class Up:
