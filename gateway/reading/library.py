@@ -174,7 +174,7 @@ class Library:
                 refresher.start()
         refresher.join(wait_s)
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)  # it may be raised many times
         return summaries, refresher.is_alive()
 
     def _refresh(self, summaries: SessionSummaries) -> None:

@@ -64,20 +64,30 @@ class AnswerModels:
         self._known: dict[str, tuple[SessionIdentity, Models]] = {}
 
     def learn(self, sessions: Mapping[str, Rated], *, for_s: float = _READ_FOR_S) -> Mapping[str, Models]:
-        """The models of those Sessions whose rated answers are all known. Reads logs for about `for_s` seconds."""
-        with self._lock:
+        """The models of those Sessions whose rated answers are all known. Reads logs for about `for_s` seconds, unless
+        another thread reads already: then what is known by now has to do."""
+        is_reader = self._lock.acquire(blocking=False)
+        try:
+            return self._learned(sessions, until=time.monotonic() + for_s if is_reader else None)
+        finally:
+            if is_reader:
+                self._lock.release()
+
+    def _learned(self, sessions: Mapping[str, Rated], *, until: float | None) -> Mapping[str, Models]:
+        """Changes what is known only where it may read, `until` when."""
+        found = dict[str, Models]()
+        if until is not None:
             for session_id in self._known.keys() - sessions.keys():
                 del self._known[session_id]
-            until, found = time.monotonic() + for_s, dict[str, Models]()
-            for session_id, rated in sessions.items():
-                identity, models = self._known.get(session_id, (None, Models()))
-                if identity != rated.identity or any(item.message_id not in models for item in rated.items):
-                    if time.monotonic() >= until:
-                        continue
-                    models = self._read(session_id, rated)
-                    self._known[session_id] = (rated.identity, models)
-                found[session_id] = models
-            return found
+        for session_id, rated in sessions.items():
+            identity, models = self._known.get(session_id, (None, Models()))
+            if identity != rated.identity or any(item.message_id not in models for item in rated.items):
+                if until is None or time.monotonic() >= until:
+                    continue
+                models = self._read(session_id, rated)
+                self._known[session_id] = (rated.identity, models)
+            found[session_id] = models
+        return found
 
     def _read(self, session_id: str, rated: Rated) -> Models:
         models: Models = {item.message_id: None for item in rated.items}

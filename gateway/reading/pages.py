@@ -19,7 +19,7 @@ from persistence.transcripts import Entry, Message, Transcript, open_transcript
 _PAGE_CHARACTERS = (24 * 1024, 128 * 1024)
 """Of the first page, and of the others: at which size a page ends."""
 _PAGE_MESSAGES = 200
-_PLACES = 8
+_PLACES = 32
 """Readers whose place is kept: each holds an open file, and the layout of its log."""
 _PLACE_S = 60.0
 _START = -1

@@ -31,6 +31,7 @@ SESSION_PATH = "/sessions/{session:segment}"
 TRANSCRIPT_PATH = "/sessions/{session:segment}/transcript"
 MESSAGE_PATH = "/sessions/{session:segment}/transcript/{seq:segment}"
 _MOST_TEXT = 1000
+_MOST_WORDS = 32
 _CURSOR = re.compile(r"-?[0-9]{1,18}\.[0-9]{1,18}")
 
 
@@ -105,7 +106,7 @@ def _query(request: Request) -> Query:
     """Raises InvalidRequest."""
     given = request.query_params
     return Query(
-        text=given.get("text", "")[:_MOST_TEXT],
+        text=" ".join(given.get("text", "")[:_MOST_TEXT].split()[:_MOST_WORDS]),
         project=given.get("project"),
         model=given.get("model"),
         rated=_filter(given.get("rated")),

@@ -2,8 +2,10 @@
 
 import logging
 import socket
+import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,14 @@ from feedback.errors import LogUnreadable
 from feedback.settings import Settings
 from gateway.access.principals import Scope
 from gateway.access.tokens import TokenFile
-from persistence.session_log import LogWriter
+from persistence.session_log import LogWriter, SessionLogs
 from persistence.session_log.events import assistant_message, exchange
 from persistence.sidecar import open_store
 from persistence.sidecar.store import StoredTopology
 from persistence.summaries import SessionSummaries
+from persistence.transcripts import Transcript, open_transcript
 from tests.harness import settings_for, wait_until
-from tests.integration.gateway_serving import caller, gateway_serving, segment
+from tests.integration.gateway_serving import PATIENCE_S, caller, gateway_serving, segment
 from tests.training_logs import CREATED_AT, Ratings, conversation, identity, item, write_log
 
 pytestmark = pytest.mark.server
@@ -120,6 +123,30 @@ def test_what_is_rated_later_counts_at_once(client: httpx.Client, settings: Sett
     store.close()
     wait_until(lambda: ids(client, "rated=negative") == sorted(["blamed", NASTY]), "the rating counts")
     assert NASTY not in ids(client, "rated=unrated")
+
+
+def test_readers_of_the_overview_do_not_wait_for_each_other(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One reads the logs for it; what is known by now has to do for the others."""
+    reading, may_end = threading.Event(), threading.Event()
+
+    def slow(logs: SessionLogs, session_id: str) -> AbstractContextManager[Transcript | None]:
+        reading.set()
+        assert may_end.wait(PATIENCE_S)
+        return open_transcript(logs, session_id)
+
+    monkeypatch.setattr("gateway.reading.overview.open_transcript", slow)
+    with gateway_serving(settings) as url, caller(url) as another, ThreadPoolExecutor(1) as beside:
+        wait_until(lambda: not listed(another, "/sessions").get("reading"), "the logs are read")
+        first = beside.submit(listed, another, "/overview")
+        try:
+            assert reading.wait(PATIENCE_S)
+            assert listed(another, "/overview")["unread"] > 0
+        finally:
+            may_end.set()
+        first.result()
+        wait_until(lambda: listed(another, "/overview")["unread"] == 0, "all logs are read")
 
 
 def test_a_transcript_comes_whole_and_in_order_page_by_page(settings: Settings, client: httpx.Client) -> None:
