@@ -1,7 +1,7 @@
 """What `feedback doctor` looks at. One check that fails hides no other, except what only a server could tell."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from shutil import disk_usage
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from app.catalog import check_root, open_existing_store
 from app.endpoint import how_to_start
 from app.inspection import ServerFacts, open_server, read_ownership, read_server
 from feedback.client import FeedbackClient
-from feedback.errors import FeedbackError, QueueUnavailable
+from feedback.errors import FeedbackError, HostUnknown, QueueUnavailable
 from feedback.settings import Settings
 from feedback.troubles import read_troubles
 from persistence.session_log import SessionLogs
@@ -161,8 +161,8 @@ def _events(settings: Settings) -> Iterator[Finding]:
 
 
 def _projector(settings: Settings) -> Iterator[Finding]:
-    with FeedbackClient.from_url(settings.redis_url) as client:
-        # Any answer will do; that there is no such Session is the usual one.
+    # Any answer will do. The usual ones: there is no such Session; or, it sees no logs and was told no host.
+    with FeedbackClient.from_url(settings.redis_url) as client, suppress(HostUnknown):
         client.list(uuid4().hex, timeout=_PROJECTOR_PATIENCE_S)
     yield Finding("projector", "answers")
 

@@ -166,6 +166,28 @@ def test_the_scripts_of_shells_are_well_formed() -> None:
         subprocess.run(["sh", "-n", "-c", script], check=True)
 
 
+@pytest.mark.parametrize("service", ["valkey-1", "valkey-2", "sentinel-1"])
+def test_no_server_starts_on_half_of_its_configuration(tmp_path: Path, service: str) -> None:
+    """Without its users it would take commands from everybody; and the next start would take the half for the whole."""
+    script = SERVICES[service]["command"][2].replace("exec ", "echo starting ").replace("/data", str(tmp_path))
+
+    def start(secrets: Path) -> subprocess.CompletedProcess[str]:
+        words = ["sh", "-c", script.replace("/run/secrets", str(secrets))]
+        return subprocess.run(words, capture_output=True, text=True, check=False)
+
+    without = start(tmp_path / "nowhere")
+    assert (without.returncode != 0, without.stdout) == (True, "")
+    assert {path.name for path in tmp_path.iterdir()} <= {"new.conf"}
+    for secret in ("valkey", "sentinel"):
+        (tmp_path / secret).write_text("first line\n")
+    started = start(tmp_path)
+    (made,) = tmp_path.glob("*.conf")
+    assert started.stdout.startswith("starting ")
+    assert started.stdout.endswith(f"{made}\n")
+    assert made.read_text().startswith("first line\n")
+    assert ("replicaof" in made.read_text()) == (service == "valkey-2")
+
+
 def test_the_makefile_builds_what_the_lock_says() -> None:
     """`make up` and `make test` install the exact versions, then the project without dependencies."""
     makefile = (ROOT / "Makefile").read_text()

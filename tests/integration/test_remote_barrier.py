@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from redis import Redis
 
+from app.diagnosis import Finding, diagnose
 from barrier.process import run_agent
 from feedback import (
     AgentUnanswered,
@@ -191,6 +192,12 @@ def test_who_names_no_host_is_told_what_to_set(settings: Settings, client: Feedb
             nowhere.put("s", "m", "positive")
         with pytest.raises(HostUnknown, match="FEEDBACK_HOST"):
             nowhere.list("s")
+
+
+@pytest.mark.usefixtures("client")
+def test_a_system_that_sees_no_logs_is_well(settings: Settings, tmp_path: Path) -> None:
+    """Its projector answers whoever names no host, if only that: to the doctor that is a sign of life."""
+    wait_until(lambda: Finding("projector", "answers") in diagnose(settings, tmp_path), "the projector is well")
 
 
 def test_commands_of_one_session_that_name_several_hosts_are_judged_one_after_the_other(
