@@ -12,6 +12,7 @@ from persistence.interchange.merge import Numbering, Part, Plan, doubtful, impor
 from persistence.interchange.past import Past
 from persistence.interchange.rows import MOST_LISTED, TABLE, Found, Ignored, Refusal, Row, quoted, storable
 from persistence.sidecar.store import PartitionsFenced, PutItem, SessionFeedback, SidecarStore
+from worker.core.batching import CLOCK_SLACK_MS
 from worker.turns import Turns
 
 _MOST_ITEMS = 2000
@@ -172,9 +173,14 @@ class Importer:
         if self._past.session_id != part.session_id:
             self._past = Past(part.session_id)
         self._past.read_on(self._store)
-        gone = outdated(part, stored, self._past, self._clock_ms() - self._retention_ms)
-        ids = ((item.message_id, import_id(part.session_id, part.identity, item)) for item in unsure)
-        return gone | {name for name, command_id in ids if self._store.record(command_id) is not None}
+        # Clocks may differ: of whoever updated an item, whoever deleted it, and whoever forgets records.
+        known_since = self._clock_ms() - self._retention_ms + CLOCK_SLACK_MS
+        gone = outdated(part, stored, self._past, known_since)
+        for item in unsure:
+            command_id = import_id(part.session_id, part.identity, item)
+            if item.message_id not in gone and self._store.record(command_id) is not None:
+                gone.add(item.message_id)
+        return gone
 
 
 class _Tally:
