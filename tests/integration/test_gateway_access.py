@@ -51,6 +51,13 @@ def settings(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield settings
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The issuer of these tests is on this machine, which may be busy."""
+    for bound in ("keyset.PATIENCE_S", "jwks._SILENCE_S", "jwks._WITHIN_S"):
+        monkeypatch.setattr(f"gateway.access.{bound}", 60.0)
+
+
 @pytest.fixture
 def tokens(tmp_path: Path) -> TokenFile:
     return TokenFile(tmp_path / "tokens.json")
