@@ -13,9 +13,8 @@ from feedback.errors import FeedbackError, LogUnreadable, ShuttingDown, StoreUna
 from feedback.settings import Settings
 from gateway.reading.overview import AnswerModels, Overview, add_up
 from gateway.reading.pages import TranscriptReader
-from gateway.reading.ratings import Rated, RatingIndex
+from gateway.reading.ratings import Rated, Ratings
 from persistence.session_log import SessionLogs
-from persistence.sidecar import SidecarStore, find_store
 from persistence.summaries import Count, ReadError, SessionSummaries, SessionSummary
 
 _FRESH_S = 1.0
@@ -90,11 +89,9 @@ class Library:
     def __init__(self, settings: Settings, logs: SessionLogs) -> None:
         self.logs = logs
         self.transcripts = TranscriptReader(logs)
-        self._url = settings.sidecar_url
         self._opening = threading.Lock()
         self._summaries: SessionSummaries | None = None
-        self._store: SidecarStore | None = None
-        self._index: RatingIndex | None = None
+        self._ratings = Ratings(settings.sidecar_url)
         self._answers = AnswerModels(logs)
         self._refresher: threading.Thread | None = None
         self._refreshed_at = -_FRESH_S
@@ -157,8 +154,7 @@ class Library:
                 self._refresher.join(_WAIT_S)
             if self._summaries is not None and not (self._refresher and self._refresher.is_alive()):
                 self._summaries.close()
-            if self._store is not None:
-                self._store.close()
+        self._ratings.close()
 
     def _up_to_date(self, *, wait_s: float = _WAIT_S) -> tuple[SessionSummaries, bool]:
         """The summaries, and whether they are still being read."""
@@ -197,21 +193,14 @@ class Library:
     def _rated(self, *, is_needed: bool) -> Mapping[str, Rated] | None:
         """What is rated, None where no store is seen. Raises StoreUnavailable if it `is_needed`."""
         try:
-            with self._opening:
-                if self._closed:
-                    raise ShuttingDown
-                if self._index is None and (store := find_store(self._url)) is not None:
-                    self._store, self._index = store, RatingIndex(store)
-            if self._index is not None:
-                return self._index.sessions()
-        except FeedbackError as failure:
+            rated = self._ratings.sessions()
+        except FeedbackError:
             if is_needed:
                 raise
-            _log.warning("ratings cannot be read code=%s reason=%s", failure.code, failure)
             return None
-        if is_needed:
+        if rated is None and is_needed:
             raise StoreUnavailable("no store at sidecar_url, seen from the gateway")
-        return None
+        return rated
 
     def _standing(self, rated: Mapping[str, Rated]) -> dict[str, Rated]:
         """Without what is bound to another life of its Session, which counts as absent (CONTRACT), or to none."""

@@ -4,6 +4,7 @@ The store is the truth. It is asked what changed: its outcomes since the last ti
 Session's revision, which also finds what no outcome tells (imports, a store that was moved).
 """
 
+import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -11,16 +12,20 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec import Struct
 
+from feedback.errors import FeedbackError, ShuttingDown
 from feedback.events import decode_event
 from feedback.model import Item, SessionIdentity
 from feedback.partitions import PartitionId
-from persistence.sidecar import SidecarStore
+from persistence.sidecar import SidecarStore, find_store
 from persistence.sidecar.store import StoredTopology
 
 _PAGE = 1000
 _OUTCOMES = 1000
 _WALK_EVERY_S = 30.0
+_AGAIN_S = 2.0
 _MS_PER_DAY = 24 * 3600 * 1000
+
+_log = logging.getLogger(__name__)
 
 
 class RatedItem(Struct, frozen=True, gc=False):
@@ -43,11 +48,10 @@ class Rated(Struct, frozen=True):
 
 
 class RatingIndex:
-    """Every rated Session. Thread-safe. Memory: some 150 bytes an item."""
+    """Every rated Session. For one thread at a time. Memory: some 150 bytes an item."""
 
     def __init__(self, store: SidecarStore) -> None:
         self._store = store
-        self._lock = threading.Lock()
         self._sessions: dict[str, Rated] = {}
         self._topology: StoredTopology | None = None
         self._heads: dict[PartitionId, int] = {}
@@ -55,9 +59,8 @@ class RatingIndex:
 
     def sessions(self) -> Mapping[str, Rated]:
         """Rated Sessions by id, as of now. Raises StoreUnavailable."""
-        with self._lock:
-            self._refresh()
-            return self._sessions.copy()
+        self._refresh()
+        return self._sessions.copy()
 
     def _refresh(self) -> None:
         topology = self._store.topology()
@@ -108,6 +111,69 @@ class RatingIndex:
             self._sessions.pop(session_id, None)
         else:
             self._sessions[session_id] = _rated(stored.identity, stored.revision, stored.items)
+
+
+class Ratings:
+    """What is rated in the store at a URL, once there is one. Thread-safe.
+
+    A store that failed is asked again a while later, by one thread. All others are told at once: else each would wait
+    for a store that is silent, one after the other, and what needs no ratings with them.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._asking = threading.Lock()
+        self._owning = threading.Lock()
+        self._store: SidecarStore | None = None
+        self._index: RatingIndex | None = None
+        self._failure: FeedbackError | None = None
+        self._again_at = 0.0
+        self._closed = False
+
+    def sessions(self) -> Mapping[str, Rated] | None:
+        """Rated Sessions by id; None where there is no store. Raises StoreUnavailable, ShuttingDown."""
+        before = self._failure
+        if before is None:
+            self._asking.acquire()
+        elif time.monotonic() < self._again_at or not self._asking.acquire(blocking=False):
+            raise before.with_traceback(None)  # it is raised many times
+        try:
+            if before is None and self._failure is not None:  # while this one waited
+                raise self._failure.with_traceback(None)
+            return self._ask()
+        finally:
+            self._asking.release()
+
+    def close(self) -> None:
+        """Release connections and files; whoever asks is told."""
+        with self._owning:
+            self._closed = True
+            if self._store is not None:
+                self._store.close()
+
+    def _ask(self) -> Mapping[str, Rated] | None:
+        if self._closed:
+            raise ShuttingDown
+        try:
+            index = self._opened()
+            found = None if index is None else index.sessions()
+        except ShuttingDown:
+            raise
+        except FeedbackError as failure:
+            self._failure, self._again_at = failure, time.monotonic() + _AGAIN_S
+            _log.warning("ratings cannot be read code=%s reason=%s", failure.code, failure)
+            raise
+        self._failure = None
+        return found
+
+    def _opened(self) -> RatingIndex | None:
+        if self._index is None and (store := find_store(self._url)) is not None:
+            with self._owning:
+                if self._closed:
+                    store.close()
+                    raise ShuttingDown
+                self._store, self._index = store, RatingIndex(store)
+        return self._index
 
 
 def _rated(identity: SessionIdentity, revision: int, items: Iterable[Item]) -> Rated:
