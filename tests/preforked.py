@@ -1,14 +1,16 @@
-"""`feedback` commands as processes of their own, without the time that Python takes to load them.
+"""The program's processes without the time that Python takes to load them.
 
-A process that has loaded the program forks one process per command: with its own pid, variables, directory, output and
-exit code, as a shell's would have. Only the importing is not done again.
+A process that has loaded the program forks one for each command, worker or projector: with its own pid, variables,
+output and exit code, as a shell's would have. Only the importing is not done again.
 """
 
 import atexit
+import ctypes
 import gc
 import json
 import os
 import pkgutil
+import runpy
 import select
 import signal
 import socket
@@ -22,6 +24,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import IO, NamedTuple
 
 import app.cli
 
@@ -31,13 +34,29 @@ _AT_LOADING = ("PYTHON", "RQ_", "LD_", "OTEL_")
 """Variables that count when a program is loaded begin so."""
 _LAZY = ("persistence.sidecar.sqlite", "projections.process", "worker.process", "barrier.process")
 """What commands load when they need it."""
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+class _Request(NamedTuple):
+    """What to run, as `python -m` would. With it come three descriptors: stdout, stderr, and where to tell about it.
+
+    Told are its pid and, in the end, its exit code. Of one that is adopted (by the process of this id, whose child it
+    becomes, in a session of its own) only the pid.
+    """
+
+    module: str
+    words: list[str]
+    environ: dict[str, str]
+    directory: str
+    adopted_by: int = 0
 
 
 class Preforked:
-    """A process that forks commands; it ends when this one does."""
+    """A process that forks others; it ends when this one does."""
 
     def __init__(self) -> None:
         self._variables = _at_loading(os.environ)
+        self._adopting = threading.Lock()
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -50,12 +69,12 @@ class Preforked:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """End it. Commands that run go on."""
+        """End it. What it forked goes on."""
         self._requests.close()
         self._process.wait()
 
     def suits(self, environ: Mapping[str, str]) -> bool:
-        """Whether a command with these variables would have been loaded like this process."""
+        """Whether a process with these variables would have been loaded like this one."""
         return _at_loading(environ) == self._variables
 
     def run(
@@ -66,24 +85,40 @@ class Preforked:
         Raises:
             subprocess.TimeoutExpired: it took longer, and was killed.
         """
-        request = json.dumps([words, dict(environ), os.fspath(directory)]).encode()
-        reading, writing = os.pipe()
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, os.fdopen(reading, "rb", 0) as status:
-            try:
-                # One message: others' threads may send theirs meanwhile.
-                socket.send_fds(self._requests, [request], [out.fileno(), err.fileno(), writing])
-            finally:
-                os.close(writing)
-            pid = int(status.readline())
-            ready, _, _ = select.select([status], [], [], timeout_s)
+        request = _Request("app.cli", list(words), dict(environ), os.fspath(directory))
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, self._send(request, out, err) as told:
+            pid = int(told.readline())
+            ready, _, _ = select.select([told], [], [], timeout_s)
             if not ready:
                 os.kill(pid, signal.SIGKILL)
-            code = int(status.readline())
+            code = int(told.readline())
             if not ready:
                 raise subprocess.TimeoutExpired(["feedback", *words], timeout_s)
             out.seek(0)
             err.seek(0)
             return code, out.read(), err.read()
+
+    def spawn(self, module: str, words: Sequence[str], environ: Mapping[str, str], log: IO[bytes]) -> int:
+        """Start `python -m module` with these words: a child of this process, which ends with it; its pid."""
+        request = _Request(module, list(words), dict(environ), os.fspath(Path.cwd()), os.getpid())
+        with self._adopting:
+            # For this moment, whoever of our descendants loses its parent becomes our child.
+            _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+            try:
+                with self._send(request, log, log) as told:
+                    return int(told.readline())
+            finally:
+                _prctl(_PR_SET_CHILD_SUBREAPER, 0)
+
+    def _send(self, request: _Request, out: IO[bytes], err: IO[bytes]) -> IO[bytes]:
+        """Where is told what becomes of it."""
+        reading, writing = os.pipe()
+        try:
+            # One message: other threads may send theirs meanwhile.
+            socket.send_fds(self._requests, [json.dumps(request).encode()], [out.fileno(), err.fileno(), writing])
+        finally:
+            os.close(writing)
+        return os.fdopen(reading, "rb", 0)
 
 
 @cache
@@ -96,6 +131,11 @@ def _at_loading(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name.startswith(_AT_LOADING)}
 
 
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
 def _load() -> None:
     for module in pkgutil.iter_modules(app.cli.__path__, "app.cli."):
         if module.name != "app.cli.__main__":
@@ -106,45 +146,54 @@ def _load() -> None:
     gc.freeze()
 
 
-def _serve(requests: socket.socket) -> list[str] | None:
-    """Fork commands until nobody can ask for one. In a command's process: its words. Else None."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait for commands
+def _serve(requests: socket.socket) -> _Request | None:
+    """Fork until nobody can ask for more. In a process that was asked for: what it is to run. Else None."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait
     while True:
         message, descriptors, _, _ = socket.recv_fds(requests, _MOST_BYTES, 3)
         if not message:
             return None
         if os.fork() == 0:
             requests.close()
-            return _command(message, *descriptors)
+            request = _Request(*json.loads(message))
+            _fork(request, *descriptors)
+            return request
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-def _command(message: bytes, out: int, err: int, status: int) -> list[str]:
-    """Fork once more: the one waits and tells what became of the other, which is the command."""
+def _fork(request: _Request, out: int, err: int, told: int) -> None:
+    """Fork once more, and return in the new process only. This one waits for it, or leaves it to its adopter."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    between = os.getpid()
     pid = os.fork()
     if pid:
-        os.write(status, b"%d\n" % pid)
-        _, ended = os.waitpid(pid, 0)
-        os.write(status, b"%d\n" % os.waitstatus_to_exitcode(ended))
+        if not request.adopted_by:
+            os.write(told, b"%d\n" % pid)
+            _, ended = os.waitpid(pid, 0)
+            os.write(told, b"%d\n" % os.waitstatus_to_exitcode(ended))
         os._exit(0)
+    if request.adopted_by:
+        os.setsid()
+        while os.getppid() == between:
+            time.sleep(0.001)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        assert os.getppid() == request.adopted_by, "its adopter has ended, or has not asked for it"
+        os.write(told, b"%d\n" % os.getpid())
     os.dup2(out, 1)
     os.dup2(err, 2)
-    for descriptor in (out, err, status):
+    for descriptor in (out, err, told):
         os.close(descriptor)
-    words, environ, directory = json.loads(message)
     os.environ.clear()
-    os.environ.update(environ)
+    os.environ.update(request.environ)
     time.tzset()
-    os.chdir(directory)
-    return ["feedback", *words]
+    os.chdir(request.directory)
 
 
 if __name__ == "__main__":
     _load()
     with suppress(KeyboardInterrupt), socket.socket(fileno=int(sys.argv[1])) as channel:
-        command = _serve(channel)
-    if command is not None:
-        sys.argv = command
-        sys.exit(app.cli.main())
+        asked = _serve(channel)
+    if asked is not None:
+        sys.argv = ["feedback", *asked.words]
+        runpy.run_module(asked.module, run_name="__main__")

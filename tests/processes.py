@@ -1,21 +1,86 @@
 """Real worker and projector processes of the tests, to be killed with real signals."""
 
 import os
+import select
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from app.processes import Child
 from app.system import child_environ
 from feedback.settings import Settings
+from tests.preforked import preforked
+
+_ROOT = Path(__file__).parents[1]
+
+
+class ForkedChild(Child):
+    """A child that was forked from a process which has loaded the program (`tests.preforked`)."""
+
+    def __init__(self, name: str, module: str, words: Sequence[str], *, log: Path, environ: Mapping[str, str]) -> None:
+        super().__init__(name, (), log=log)
+        self._what = module, tuple(words), dict(environ)
+        self._pid: int | None = None
+        self._code: int | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._pid
+
+    def start(self) -> None:
+        module, words, environ = self._what
+        with self.log.open("ab") as log:
+            self._pid, self._code = preforked().spawn(module, words, environ, log), None
+
+    def poll(self) -> int | None:
+        if self._pid is None:
+            raise RuntimeError(f"{self.name} was not started")
+        if self._code is None:
+            ended, status = os.waitpid(self._pid, os.WNOHANG)
+            self._code = os.waitstatus_to_exitcode(status) if ended else None
+        return self._code
+
+    def stop(self, grace_s: float) -> bool:
+        if self._pid is None:
+            return True
+        by_itself = self.poll() is not None
+        if not by_itself:
+            os.kill(self._pid, signal.SIGTERM)
+            by_itself = self._ends_within(grace_s)
+        if not by_itself:
+            self.kill()
+            self._ends_within(None)
+        self._pid = None
+        return by_itself
+
+    def kill(self) -> None:
+        if self._pid is not None and self.poll() is None:
+            os.killpg(self._pid, signal.SIGKILL)
+
+    def _ends_within(self, seconds: float | None) -> bool:
+        assert self._pid is not None
+        descriptor = os.pidfd_open(self._pid)
+        try:
+            select.select([descriptor], [], [], seconds)
+        finally:
+            os.close(descriptor)
+        return self.poll() is not None
+
+
+def program(name: str, module: str, *words: str, log: Path, environ: Mapping[str, str]) -> Child:
+    """`python -m module` with these words, to be started: forked where that comes to the same."""
+    if preforked().suits(environ):
+        return ForkedChild(name, module, words, log=log, environ=environ)
+    environ = {"PYTHONPATH": str(_ROOT)} | dict(environ)
+    return Child(name, (sys.executable, "-P", "-m", module, *words), log=log, environ=environ)
 
 
 def child(name: str, settings: Settings, logs: Path, variables: Mapping[str, str] | None = None) -> Child:
     """`feedback worker` or `feedback projector` with exactly these settings, and more variables, started."""
     environ = child_environ(settings) | dict(variables or {})
-    process = Child(name, (sys.executable, "-P", "-m", "app.cli", name), log=logs / f"{name}.log", environ=environ)
+    process = program(name, "app.cli", name, log=logs / f"{name}.log", environ=environ)
     process.start()
     return process
 

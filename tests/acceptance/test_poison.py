@@ -1,13 +1,11 @@
 """A command that ends every worker that tries it: it is found out, fails visibly, and takes nobody with it."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
-from app.processes import Child
 from app.system import child_environ
 from feedback import CommandFailed, FeedbackClient, LiveSessions, Put, SessionIdentity, keys
 from feedback.settings import Settings
@@ -19,11 +17,11 @@ from tests.integration.rating import items_of
 from tests.integration.rq_jobs import events_of, partition_of, set_up
 from tests.outcomes import is_idle, stored_events
 from tests.poisoned import DEFECTS, POISON
+from tests.processes import program
 from worker.claims import MOST_DEATHS
 
 pytestmark = [pytest.mark.server, pytest.mark.process]
 
-ROOT = Path(__file__).parents[2]
 NEIGHBOURS = ("a", "b", "c")
 
 
@@ -58,12 +56,8 @@ def run_until_idle(redis: Redis, settings: Settings, defect: str, logs: Path) ->
     """What a supervisor does; how many workers ended over it."""
     ends = 0
     while True:
-        worker = Child(
-            "worker",
-            (sys.executable, "-m", "tests.poisoned", defect, "worker"),
-            log=logs / "worker.log",
-            environ=child_environ(settings) | {"PYTHONPATH": str(ROOT)},
-        )
+        log = logs / "worker.log"
+        worker = program("worker", "tests.poisoned", defect, "worker", log=log, environ=child_environ(settings))
         worker.start()
         try:
             wait_until(lambda w=worker: w.poll() is not None or is_idle(redis, settings), "it ends, or all is done")  # type: ignore[misc]  # mypy cannot infer a lambda with a default

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from feedback.settings import Settings
 from feedback.wire import FUNCTION, Serializer
 from persistence.session_log.catalog import Catalog
 from persistence.sidecar import open_store
+from tests.processes import program
 from worker import jobs
 from worker import topology as topologies
 
@@ -120,9 +120,8 @@ def has_nothing_waiting(redis: Redis, partition: PartitionId) -> bool:
 @contextlib.contextmanager
 def worker_process(settings: Settings) -> Iterator[Child]:
     """A worker as a process of its own; whatever became of it, it is gone at the end."""
-    command = (sys.executable, "-P", "-m", "app.cli", "worker")
     log = Path(settings.sessions).with_name("worker.log")
-    child = Child("worker", command, log=log, environ=child_environ(settings))
+    child = program("worker", "app.cli", "worker", log=log, environ=child_environ(settings))
     child.start()
     try:
         yield child
