@@ -62,10 +62,11 @@ def run(
     kinds: Collection[str] = (),
     mutant: Mutant | None = None,
     store: Store = "sqlite",
+    pause_s: float = 1.2,
 ) -> Report:
     """Run a campaign in `home`. The faults follow from `seed`; when they hit what depends on the machine.
 
-    `kinds` names the faults to draw from; all when it is empty.
+    `kinds` names the faults to draw from; all when it is empty. Between two faults there is a pause, `pause_s` at most.
     """
     rng = random.Random(seed)
     history = History()
@@ -88,7 +89,7 @@ def run(
         with closing(ShakyOwner(system.proxy.url, LIVE, identity)) as owner:
             field = Field(system, history, SESSIONS, rng)
             nemesis = Nemesis(field, _all_faults(field, owner, pair), kinds)
-            _under_load(system, history, rng, lambda: _fire(nemesis, field, seconds, note))
+            _under_load(system, history, rng, lambda: _fire(nemesis, field, seconds, pause_s, note))
             note("quiet")
             violations = _settle(system, history)
         if mutant is None:
@@ -126,11 +127,11 @@ def _under_load(system: ChaosSystem, history: History, rng: random.Random, body:
             client.join(60)
 
 
-def _fire(nemesis: Nemesis, field: Field, seconds: float, note: Callable[[str], None]) -> None:
+def _fire(nemesis: Nemesis, field: Field, seconds: float, pause_s: float, note: Callable[[str], None]) -> None:
     until = time.monotonic() + seconds
     try:
         while time.monotonic() < until:
-            field.pass_time(field.rng.uniform(0.05, 1.2))
+            field.pass_time(field.rng.uniform(0.05, pause_s))
             note(nemesis.inject())
     finally:
         field.end_all()

@@ -36,12 +36,12 @@ ALWAYS = {
 
 def test_every_promise_holds_under_faults(tmp_path: Path) -> None:
     """Linearizable per message, nothing acknowledged lost, one effect per id, copies that equal the store."""
-    report = run(tmp_path, seconds=16, seed=20, say=print)
+    report = run(tmp_path, seconds=8, seed=20, say=print, pause_s=0.6)
     print_report(report)
     assert report.checked.violations == []
     assert report.checked.checks.keys() >= ALWAYS
-    assert report.checked.answers > 100
-    assert report.injected.total() > 10
+    assert report.checked.answers > 50
+    assert report.injected.total() > 5
 
 
 BROKEN = {
