@@ -4,6 +4,7 @@ Mostly a stat tells, and then no other thread is asked: changing threads takes l
 projector does not see is looked at by the agent of its host.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future, wait
 from typing import Protocol, TypeAlias
@@ -11,12 +12,14 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 
 from feedback.calls import wall_clock_ms
-from feedback.errors import FeedbackError, HostUnknown, QueueUnavailable
+from feedback.errors import CommandFailed, FeedbackError, HostUnknown, QueueUnavailable
 from feedback.failures import Failure, failure_of
 from feedback.hosts import Sight, check_host
 from feedback.identities import SessionIdentities
 from feedback.model import SessionIdentity
 from feedback.queries import ListQuery
+
+logger = logging.getLogger(__name__)
 
 Found: TypeAlias = SessionIdentity | Failure | None
 """A Session's current identity; why it cannot be told; None when there is no such Session."""
@@ -144,3 +147,7 @@ class Resolver:
             return self._identities.identity(session_id)
         except FeedbackError as error:
             return failure_of(error)
+        except Exception as error:
+            # Whoever asks asks again: one Session must not end the projector each time.
+            logger.exception("a Session broke its reader session=%r", session_id)
+            return failure_of(CommandFailed(f"the projector broke on it: {type(error).__name__}: {error}"))

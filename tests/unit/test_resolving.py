@@ -27,6 +27,8 @@ class HangingDisk:
         return LIFE if session_id == "known" else None
 
     def identity(self, session_id: str) -> SessionIdentity | None:
+        if session_id == "poisoned":
+            raise ZeroDivisionError("nobody thought of that")
         if session_id.startswith("slow"):
             self.go_on.wait(30)
         return LIFE
@@ -85,6 +87,20 @@ def test_who_has_gone_is_not_answered(disk: HangingDisk) -> None:
         assert resolver.resolved([query("gone", "slow", seconds=0), query("there", "slow")]) == []
         disk.go_on.set()
         assert rest(resolver) == {"there": "there"}
+
+
+def test_a_session_that_breaks_its_reader_fails_by_itself(disk: HangingDisk, caplog: pytest.LogCaptureFixture) -> None:
+    """Who asks about it is told so, the log has the traceback, and others are answered."""
+    with ThreadPoolExecutor(2) as threads:
+        resolver = Resolver(disk, threads)
+        found = resolver.resolved([query("1", "poisoned"), query("2", "fine")])
+        while resolver.is_busy:
+            found += resolver.resolved(())
+        assert summary(found) == {"1": "CommandFailed", "2": "there"}
+        assert "ZeroDivisionError: nobody thought of that" in str(found)
+        (record,) = caplog.records
+        assert "'poisoned'" in record.getMessage()
+        assert record.exc_info is not None
 
 
 def test_answers_are_remembered_by_row_and_up_to_a_size() -> None:
