@@ -70,6 +70,13 @@ class Answers:
         self._meter = meter
         self._store = store
         self._remembered = Remembered()
+        self._era: bytes | None = None
+
+    def go_on_in(self, era: bytes | None) -> None:
+        """Forget what was remembered in another era of the cached lists (None: there is none): a store that lost
+        commits may have the same revision again, of another history."""
+        if era != self._era:
+            self._era, self._remembered = era, Remembered()
 
     def lists(self, resolved: Sequence[tuple[ListQuery, Found]]) -> list[bytes | NotYet]:
         """One answer per query, from one look at the store, and one at the cache for what is not remembered."""

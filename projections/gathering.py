@@ -79,6 +79,15 @@ def _read_on(redis: Redis, rows: Rows, partitions: Sequence[PartitionId], room: 
     return rows
 
 
+def last_sequences(redis: Redis, partitions: Sequence[PartitionId]) -> dict[PartitionId, int]:
+    """The last sequence in each partition's stream, 0 where there is none."""
+    pipeline = redis.pipeline(transaction=False)
+    for partition in partitions:
+        pipeline.execute_command("XREVRANGE", keys.events(partition), "+", "-", "COUNT", 1)
+    newest = zip(partitions, pipeline.execute(), strict=True)
+    return {partition: sequence_of(entries[0][0]) if entries else 0 for partition, entries in newest}
+
+
 def gather(
     partition: PartitionId, after: int, rows: Sequence[Row], store: SidecarStore, room: Room
 ) -> Gathered | Bogus | Lost:

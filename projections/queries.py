@@ -148,14 +148,17 @@ class Responder:
         take = ("BLMPOP", block_s, 1, keys.QUERIES, "LEFT", "COUNT", _BATCH)
         for names, args in replies[:-1]:
             _put_replies(self._redis, names, args)
-        *put, taken = self._lines.send(*(_put_replies.by_digest(*part) for part in replies[-1:]), take, refusals=True)
+        put_last = [_put_replies.by_digest(*part) for part in replies[-1:]]
+        *put, taken, era = self._lines.send(*put_last, take, ("GET", keys.LIST_ERA), refusals=True)
         for part, reply in zip(replies[-1:], put, strict=True):
             if isinstance(reply, NoScriptError):
                 _put_replies(self._redis, *part)
             elif isinstance(reply, ResponseError):
                 raise reply
-        if isinstance(taken, ResponseError):
-            raise taken
+        for reply in (taken, era):
+            if isinstance(reply, ResponseError):
+                raise reply
+        self._answers.go_on_in(era)
         return list(self._readable(taken[1])) if taken else []
 
     def _readable(self, documents: Iterable[bytes]) -> Iterable[Query]:

@@ -16,7 +16,7 @@ from feedback.events import Event
 from feedback.partitions import PartitionId, Topology
 from persistence.sidecar.store import SidecarStore
 from projections.cache import Advance, ListCache, drop_foreign
-from projections.gathering import Bogus, Gathered, Lost, Room, gather, read_streams
+from projections.gathering import Bogus, Gathered, Lost, Room, gather, last_sequences, read_streams
 from projections.lease import FollowerLease
 from projections.meter import Meter
 from projections.patience import run_patiently
@@ -244,9 +244,15 @@ class Follower:
             self._cache.store(changed.era, changed.views, noted=changed.noted)
 
     def _start_anew(self, positions: Mapping[PartitionId, int]) -> None:
-        """Forget all cached lists and go on from the store's heads."""
-        # Heads first: what is cached in the new era was read later, so it holds everything up to them.
+        """Forget all cached lists, and streams that are past the store, and go on from its heads."""
+        self._positions = dict(positions)  # of which streams something may be wrong, if this fails
+        published = last_sequences(self._redis, tuple(positions))
+        # Heads next: what is published is committed. And before the era: what is cached in the new one was read later,
+        # so it holds everything up to them.
         heads = self._store.heads(tuple(positions))
+        if ahead := [partition for partition, sequence in published.items() if sequence > heads[partition]]:
+            _log.warning("streams of commits that the store has lost dropped count=%d", len(ahead))
+            self._redis.execute_command("DEL", *map(keys.events, ahead))
         era = self._cache.invalidate()
         self._meter.began_anew()
         advances = [Advance(partition, position, heads[partition]) for partition, position in positions.items()]

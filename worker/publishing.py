@@ -27,23 +27,27 @@ T = TypeVar("T")
 
 
 def catch_up(queue: ClaimQueue, store: SidecarStore, partition: PartitionId, published: int, head: int) -> None:
-    """See to it that a partition's stream is as far as the store (`head`) for whoever has just taken it over.
+    """See to it that a partition's stream says what the store does (`head` is its last sequence there), for whoever has
+    just taken it over and has not committed anything yet.
 
-    A stream that is further is left as it is, and said: the store has lost commits (a failover to a standby that
-    lagged behind, an older copy restored), and an operator has to have Redis forget them too.
+    A stream that is further is of a history that the store has lost (a failover to a standby that lagged behind, an
+    older copy restored): its events, and what was made of them, give way before their sequences are used again.
 
     Raises:
         RedisError, StoreUnavailable: as `publish_missing`.
     """
-    if published < head:
-        publish_missing(queue, store, partition, published, head)
-    elif published > head:
+    if published > head:
         logger.error(
-            "the store has lost commits that were published partition=%s published=%d stored=%d",
+            "the store has lost commits that were published: their events are taken back, and all cached lists "
+            "partition=%s published=%d stored=%d",
             partition,
             published,
             head,
         )
+        queue.take_events_back(partition)
+        published = 0
+    if published < head:
+        publish_missing(queue, store, partition, published, head)
 
 
 def publish_missing(queue: ClaimQueue, store: SidecarStore, partition: PartitionId, published: int, head: int) -> None:

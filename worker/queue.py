@@ -143,6 +143,13 @@ class ClaimQueue:
         """What is known of the partition's events that were not published."""
         return Publication(self._redis, partition, self._worker_id)
 
+    def take_events_back(self, partition: PartitionId) -> None:
+        """Forget a partition's events, how far they were projected, and all cached lists: some may be made of them."""
+        with self._redis.pipeline(transaction=True) as pipeline:
+            pipeline.execute_command("DEL", keys.events(partition), keys.LIST_ERA)
+            pipeline.execute_command("HDEL", keys.checkpoint(partition.generation), partition.number)
+            pipeline.execute()
+
     def publish(self, partition: PartitionId, events: Sequence[tuple[int, bytes]]) -> None:
         """Add recorded events that the stream lacks."""
         note_revisions(self._redis, revisions_in(event for _, event in events))

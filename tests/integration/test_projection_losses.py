@@ -1,5 +1,8 @@
 """Streams, logs, checkpoints and cache that are lost, trimmed or forged: the lists become the store's all the same."""
 
+import sqlite3
+from contextlib import closing
+
 import msgspec
 import pytest
 
@@ -84,6 +87,33 @@ def test_log_pruned_in_the_middle(follower: Follower, deployment: Deployment, st
     assert store.prune(expired_before=10, limit=1000) == 2
     settle(follower, deployment)
     assert deployment.cached("session-0") == {}
+
+
+def test_a_store_that_went_back(follower: Follower, deployment: Deployment, store: SqliteStore) -> None:
+    """What it lost is in no list, once, and then no more: its stream would say it again and again."""
+    deployment.put("session-0", "m1")
+    settle(follower, deployment)
+    partition = deployment.partition("session-0")
+    with closing(sqlite3.connect(":memory:")) as older:
+        with store._connections.lease() as connection:
+            connection.backup(older)
+        for message_id in ("m2", "m3"):
+            deployment.put("session-0", message_id)
+        settle(follower, deployment)
+        with store._connections.lease() as connection:
+            older.backup(connection)
+    before, eras = deployment.redis.get(keys.LIST_ERA), set()
+    for _ in range(20):
+        follower._next_look = 0.0
+        follower.step(1)
+        eras.add(deployment.redis.get(keys.LIST_ERA))
+    assert len(eras) == 1
+    assert before not in eras
+    assert deployment.cached("session-0") == {}
+    deployment.sequences[partition] = 1
+    deployment.put("session-0", "m4")
+    settle(follower, deployment)
+    assert_equals_store(deployment, "session-0")
 
 
 @pytest.mark.parametrize("value", [None, "x", "-3", str(10**15), str(10**30)])
