@@ -12,7 +12,7 @@ from persistence.sidecar import postgres_schema as schema
 from persistence.sidecar.moved import refuse_moved
 from persistence.sidecar.postgres_connections import PostgresConnections
 from persistence.sidecar.postgres_health import read_health
-from persistence.sidecar.postgres_rows import columns, id_bytes, item_from, record_from, session_from
+from persistence.sidecar.postgres_rows import columns, id_bytes, id_text, item_from, record_from, session_from
 from persistence.sidecar.postgres_session import Query, Session
 from persistence.sidecar.postgres_text import key_of, text_of
 from persistence.sidecar.postgres_transaction import PostgresTransaction
@@ -93,6 +93,7 @@ _SESSION_IDS: LiteralString = "SELECT place, id, long_id FROM session WHERE plac
 _RECORD: LiteralString = """
     SELECT generation, partition, sequence, id, session, long_session, digest, event, applied_at, expires_at
     FROM command WHERE id = %b"""
+_RECORDED: LiteralString = "SELECT id FROM command WHERE id = ANY (%b::bytea[])"
 _ANY_EXPIRED: LiteralString = "SELECT 1 FROM command WHERE expires_at < %s LIMIT 1"
 # Records that a batch answers from are locked by it, others by another process that prunes: those are left.
 _PRUNE: LiteralString = """
@@ -222,6 +223,11 @@ class PostgresStore:
         """One command's record."""
         rows = self._read(_RECORD, id_bytes(command_id))
         return record_from(rows[0]) if rows else None
+
+    def recorded(self, command_ids: Sequence[str]) -> set[str]:
+        """Those of these commands that have a record."""
+        rows = self._read(_RECORDED, list(map(id_bytes, command_ids))) if command_ids else []
+        return {id_text(row[0]) for row in rows}
 
     def feedback(self, session_id: str) -> SessionFeedback | None:
         """A Session's feedback, of whatever identity is stored."""

@@ -17,7 +17,7 @@ from feedback.model import SessionIdentity
 from feedback.partitions import PartitionId
 from persistence.sidecar import schema
 from persistence.sidecar.sqlite_connections import WAL_KEPT_BYTES, SqliteConnections
-from persistence.sidecar.sqlite_transaction import SqliteTransaction, find_record, find_session, item_from
+from persistence.sidecar.sqlite_transaction import SqliteTransaction, find_record, find_session, is_recorded, item_from
 from persistence.sidecar.store import (
     CommandRecord,
     Fence,
@@ -191,6 +191,11 @@ class SqliteStore:
         with self._connections.lease() as connection:
             return find_record(connection, command_id)
 
+    def recorded(self, command_ids: Sequence[str]) -> set[str]:
+        """Those of these commands that have a record."""
+        with self._reading() as connection:
+            return {command_id for command_id in command_ids if is_recorded(connection, command_id)}
+
     def feedback(self, session_id: str) -> SessionFeedback | None:
         """A Session's feedback, of whatever identity is stored."""
         with self._connections.lease() as connection:
@@ -279,8 +284,9 @@ class SqliteStore:
                 _, pages, _ = copier.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                 guard.execute("ROLLBACK")
             self._checkpoint_failure = None
-            a_change = pages / max(1, self._changes)
-            self._pages_a_change = min(max(a_change, _LEAST_PAGES_A_CHANGE), _MOST_PAGES_A_CHANGE)
+            if pages >= 0:  # else somebody else is copying
+                a_change = pages / max(1, self._changes)
+                self._pages_a_change = min(max(a_change, _LEAST_PAGES_A_CHANGE), _MOST_PAGES_A_CHANGE)
         except FeedbackError as error:
             # The WAL keeps everything; the next checkpoint tries again, `health` tells.
             self._checkpoint_failure = str(error)

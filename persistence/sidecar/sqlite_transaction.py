@@ -27,6 +27,7 @@ _ADVANCE = """UPDATE fence SET sequence = max(sequence, ?3),
               WHERE generation = ?1 AND partition = ?2"""
 _RECORD = """SELECT generation, partition, sequence, session, digest, event, applied_at, expires_at
              FROM command WHERE id = ?"""
+_IS_RECORDED = "SELECT 1 FROM command WHERE id = ?"
 _SESSION = "SELECT key, created_at, cwd, revision FROM session WHERE id = ?"
 _NEW_SESSION = "INSERT INTO session (id, created_at, cwd, revision) VALUES (?, ?, ?, 0)"
 _NEW_IDENTITY = "UPDATE session SET created_at = ?, cwd = ? WHERE key = ?"
@@ -65,6 +66,11 @@ def find_record(connection: sqlite3.Connection, command_id: str) -> CommandRecor
     """One command's record by its id."""
     row = connection.execute(_RECORD, (_id_bytes(command_id),)).fetchone()
     return None if row is None else _record_from(command_id, row)
+
+
+def is_recorded(connection: sqlite3.Connection, command_id: str) -> bool:
+    """Whether a command has a record."""
+    return connection.execute(_IS_RECORDED, (_id_bytes(command_id),)).fetchone() is not None
 
 
 def _record_from(command_id: str, row: Sequence[Any]) -> CommandRecord:
@@ -197,6 +203,7 @@ class SqliteTransaction:
         for partition, sequence in heads.items():
             self._connection.execute(_ADVANCE, (partition.generation, partition.number, sequence, *counts))
             counts = (0,) * len(counts)
+        self._new_sessions = self._items.added = 0
 
     def end(self) -> None:
         """The connection goes back: nothing may be written through this object any more."""

@@ -246,6 +246,10 @@ class SidecarStore(Protocol):
         """One command's record."""
         ...
 
+    def recorded(self, command_ids: Sequence[str]) -> set[str]:
+        """Those of these commands that have a record, of whatever outcome."""
+        ...
+
     def feedback(self, session_id: str) -> SessionFeedback | None:
         """A Session's feedback, of whatever identity is stored."""
         ...

@@ -365,7 +365,9 @@ class TestPrune:
 class TestHealth:
     def test_counts_what_is_stored(self, engine: Engine, store: SidecarStore) -> None:
         epoch = store.acquire_fences([P0], "a")[P0].epoch
-        commit(store, [*start("s", "m", "n"), *start("t")], [record(1)], epochs={P0: epoch})
+        with store.transaction({P0: epoch}) as transaction:  # in parts: what was counted is not counted again
+            transaction.apply(start("s", "m"), [record(1)], {})
+            transaction.apply([PutItem("s", item("n"), 2), *start("t")], [], {})
         health = store.health()
         assert (health.sessions, health.items, health.commands, health.findings) == (2, 2, 1, engine.flaws)
         commit(store, [DeleteItem("s", "m", 3), DeleteItem("s", "never", 4), PutItem("s", item("n"), 5)])
