@@ -9,7 +9,6 @@ from msgspec import Struct
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from barrier.dropped import Dropped, Reason
 from barrier.flush import FlushDesk, new_request_id, read_reply
 from barrier.judging import Judge
 from barrier.meter import Meter
@@ -17,6 +16,7 @@ from barrier.rules import Answer, FlushNeeded, Need, outcome_of, unanswered
 from feedback import keys
 from feedback.calls import wall_clock_ms
 from feedback.crashpoints import CrashPoint, reach
+from feedback.dropped import Dropped, Reason
 from feedback.evidence import (
     EvidenceReply,
     EvidenceRequest,
@@ -63,7 +63,7 @@ class Agent:
         self._judge = judge
         self._flushes = FlushDesk(redis, me.agent_id, flush_timeout_s)
         self._flushing: dict[str, _Flushing] = {}
-        self._dropped = Dropped(host, meter)
+        self._dropped = Dropped(f"agent {host}", meter.dropped)
         self._ready: list[tuple[str, bytes]] = []
         """Replies and the wake lists that they go to: they go out with the next look for requests."""
 

@@ -13,7 +13,7 @@ class Meter:
         """The server is in the way of everything."""
 
     def dropped(self, reason: str, count: int) -> None:
-        """So many requests, or questions, are not answered (`barrier.dropped`)."""
+        """So many requests, or questions, are not answered (`feedback.dropped`)."""
 
     def timed_barrier(self, barrier: DurabilityBarrier) -> DurabilityBarrier:
         """The barrier to use in place of this one."""

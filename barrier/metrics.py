@@ -2,10 +2,10 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from barrier.dropped import Reason
 from barrier.meter import Meter
 from barrier.rules import DurabilityBarrier
 from barrier.timing import SECONDS, TimedBarrier
+from feedback.dropped import Reason
 from feedback.vitals import Vitals
 
 

@@ -1,7 +1,7 @@
 """Questions that a client puts to the projector, and the answers (msgpack on Redis lists).
 
 A client pushes a query on `keys.QUERIES` and waits on `keys.reply(query_id)`. Asking again is
-harmless. A query past its deadline is dropped unanswered: nobody waits for it any more.
+harmless. A query long past its deadline (clocks differ) is dropped unanswered: nobody waits for it any more.
 """
 
 from typing import Any, Literal, TypeAlias

@@ -23,5 +23,8 @@ class Meter:
     def took(self, queries: int) -> None:
         """So many queries were taken to be answered."""
 
+    def dropped(self, reason: str, count: int) -> None:
+        """So many queries are not answered (`feedback.dropped`)."""
+
     def looked_up(self, *, memory: int = 0, cache: int = 0, store: int = 0) -> None:
         """So many lists came from each of these places."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from feedback.dropped import Reason
 from feedback.events import Event
 from feedback.vitals import Vitals
 from projections.meter import Meter
@@ -26,6 +27,9 @@ class ProjectorMetrics(Meter):
         self._outcomes = counter("outcomes", "Outcomes of commands that were taken into the cached lists.")
         self._rebuilds = counter("rebuilds", "Times that all cached lists were to be made anew.")
         self._queries = counter("queries", "Queries that were taken to be answered.")
+        self._dropped = counter("dropped", "Queries that were not answered, by why.", "reason")
+        for reason in (Reason.OVERDUE, Reason.MALFORMED):
+            self._dropped.labels(reason)
         lookups = counter("list_lookups", "Lists looked up for answers, by where they were found.", "source")
         self._memory, self._cache, self._store = (lookups.labels(source) for source in ("memory", "cache", "store"))
 
@@ -44,6 +48,9 @@ class ProjectorMetrics(Meter):
 
     def took(self, queries: int) -> None:
         self._queries.inc(queries)
+
+    def dropped(self, reason: str, count: int) -> None:
+        self._dropped.labels(reason).inc(count)
 
     def looked_up(self, *, memory: int = 0, cache: int = 0, store: int = 0) -> None:
         self._memory.inc(memory)

@@ -1,14 +1,11 @@
 """The responder: takes queries from a Redis list in batches, and answers each on its own list."""
 
-import logging
 import time
-from collections.abc import Iterable
 from concurrent.futures import Executor
 from contextlib import suppress
 from threading import Event as StopEvent
 from typing import TypeAlias
 
-import msgspec
 from msgspec import Struct
 from redis import Redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
@@ -18,16 +15,16 @@ from feedback.calls import wall_clock_ms
 from feedback.errors import StoreUnavailable
 from feedback.identities import SessionIdentities
 from feedback.lines import Lines
-from feedback.queries import ListQuery, Query, Unsupported, decode_envelope, decode_query, encode_answer
+from feedback.queries import ListQuery, Query, Unsupported, encode_answer
 from feedback.scripting import Script
 from persistence.sidecar.store import SidecarStore
 from projections.answers import Answers, NotYet, failed
 from projections.cache import ListCache, drop_foreign
+from projections.intake import Intake
 from projections.meter import Meter
 from projections.patience import run_patiently
 from projections.resolving import Agents, Resolver
 
-_log = logging.getLogger(__name__)
 _put_replies = Script("projections", "reply")
 
 _BATCH = 256
@@ -38,7 +35,6 @@ _PARTING_MS = 150
 """How long before its deadline a query is told that it waits in vain, so that the answer still finds its reader."""
 _LONGEST_WAIT_MS = 600_000
 _MAX_WAITING = 10_000
-_MAX_QUERY_BYTES = 2**20
 _OFF = Meter()
 _MOST_REPLY_BYTES = 4 * 2**20
 """Of answers in one request, or one answer that is larger: a server takes neither a request nor a pause of any size."""
@@ -75,6 +71,7 @@ class Responder:
         self._redis = redis
         self._lines = Lines(redis)
         self._meter = meter
+        self._intake = Intake(meter)
         self._answers = Answers(ListCache(redis), store, meter)
         self._resolver = Resolver(identities, threads, agents=agents, host=host)
         self._waiting: dict[str, _Waiting] = {}
@@ -159,32 +156,10 @@ class Responder:
             if isinstance(reply, ResponseError):
                 raise reply
         self._answers.go_on_in(era)
-        return list(self._readable(taken[1])) if taken else []
-
-    def _readable(self, documents: Iterable[bytes]) -> Iterable[Query]:
-        """The queries that somebody may still be waiting for."""
-        now_ms = wall_clock_ms()
-        for document in documents:
-            if len(document) > _MAX_QUERY_BYTES:
-                _log.warning("query dropped bytes=%d", len(document))
-                continue
-            try:
-                query = decode_query(document)
-            except msgspec.MsgspecError as error:
-                self._refuse(document, str(error))
-                continue
-            if query.deadline > now_ms:
-                yield query
-
-    def _refuse(self, document: bytes, reason: str) -> None:
-        """Say so to a newer client, which would wait in vain. Garbage has nobody who waits."""
-        _log.warning("query not understood reason=%s", reason)
-        try:
-            envelope = decode_envelope(document)
-        except msgspec.MsgspecError:
-            return
-        if envelope.deadline > wall_clock_ms():
-            self._ready.append((envelope.query_id, encode_answer(Unsupported())))
+        documents = taken[1] if taken else ()
+        queries, unknown = self._intake.read(documents, are_all=len(documents) < _BATCH)
+        self._ready += [(query_id, encode_answer(Unsupported())) for query_id in unknown]
+        return queries
 
     def _due(self) -> list[ListQuery]:
         """Of the waiting queries: those that can be answered now. Those that waited in vain are told so."""

@@ -11,6 +11,7 @@ from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
+from feedback import keys
 from feedback.calls import wall_clock_ms
 from feedback.errors import CommandFailed, FeedbackError, HostUnknown, QueueUnavailable
 from feedback.failures import Failure, failure_of
@@ -125,8 +126,8 @@ class Resolver:
         finished = [self._readings.pop(place) for place in done]
         answered = [(query, reading.found.result()) for reading in finished for query in reading.queries.values()]
         self._held -= len(answered)
-        # Behind a slow log, most of those who asked have gone.
-        now_ms = wall_clock_ms()
+        # Behind a slow log, most of those who asked have gone; but their clocks may differ.
+        now_ms = wall_clock_ms() - 1000 * keys.REPLY_TTL_S
         return [(query, found) for query, found in answered if query.deadline > now_ms]
 
     def _begin(self, places: Sequence[Place]) -> list[Future[Found]]:

@@ -31,6 +31,9 @@ class TracedProjection(Meter):
     def took(self, queries: int) -> None:
         self._inner.took(queries)
 
+    def dropped(self, reason: str, count: int) -> None:
+        self._inner.dropped(reason, count)
+
     def looked_up(self, *, memory: int = 0, cache: int = 0, store: int = 0) -> None:
         self._inner.looked_up(memory=memory, cache=cache, store=store)
 

@@ -23,6 +23,7 @@ from barrier.metrics import AgentMetrics
 from feedback import FeedbackClient, Item, Ok, Put, keys
 from feedback.errors import CommandExpired, SettingsInvalid
 from feedback.evidence import EvidenceRequest, encode_request
+from feedback.queries import ListQuery, encode_query
 from feedback.settings import Settings
 from feedback.vitals import Vitals
 from gateway.metrics import GatewayMetrics
@@ -210,8 +211,8 @@ def test_parked_sessions_retries_and_questions(settings: Settings, redis_client:
         assert page(measured.agent, "/readyz") == (200, "ok\n")
 
 
-def test_what_an_agent_does_not_answer_is_counted_by_why(settings: Settings, redis_client: Redis) -> None:
-    """Nobody waits for it any more, it is another host's, or it cannot be read."""
+def test_what_is_not_answered_is_counted_by_why(settings: Settings, redis_client: Redis) -> None:
+    """By an agent or a projector: nobody waits for it any more, it is another host's, or it cannot be read."""
     request = EvidenceRequest(request_id="r", reply_to="me", host=HOST, deadline=1, sessions=())
     foreign = msgspec.structs.replace(request, host="another")
     documents = [encode_request(request), encode_request(request), encode_request(foreign), b"\xc1"]
@@ -224,6 +225,11 @@ def test_what_an_agent_does_not_answer_is_counted_by_why(settings: Settings, red
         told = scrape(agent)
         counts = [told("feedback_agent_dropped_total", reason=reason) for reason in ("overdue", "foreign", "crowded")]
         assert counts == [2, 1, 0]
+        query = encode_query(ListQuery(query_id="q", deadline=1, session_id="s"))
+        redis_client.rpush(keys.QUERIES, query, query, b"\xc1")
+        projector = measured.projector
+        wait_until(lambda: scrape(projector)("feedback_projector_dropped_total", reason="malformed") == 1, "all were")
+        assert scrape(projector)("feedback_projector_dropped_total", reason="overdue") == 2
 
 
 def test_a_scrape_ends_when_the_server_is_silent_and_health_says_what_is_wrong(

@@ -1,12 +1,10 @@
-"""Requests that an agent does not answer: each is counted, and the log tells of them without being flooded."""
+"""Requests that get no answer: each is counted, and the log tells of them without being flooded."""
 
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
-
-from barrier.meter import Meter
 
 logger = logging.getLogger(__name__)
 
@@ -28,21 +26,24 @@ class Reason(StrEnum):
 class Dropped:
     """Whoever asked asks again, so nothing is lost; but somebody should know."""
 
-    def __init__(self, host: str, meter: Meter, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` gives seconds."""
-        self._host = host
-        self._meter = meter
+    def __init__(
+        self, name: str, count: Callable[[str, int], None], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`name` says in the log who does not answer; `count` is told of every drop, by reason and number; `clock`
+        gives seconds."""
+        self._name = name
+        self._count = count
         self._clock = clock
         self._untold: Counter[Reason] = Counter()
         self._quiet_until: dict[Reason, float] = {}
 
     def note(self, reason: Reason, detail: str, count: int = 1) -> None:
         """So many were dropped. A line of the log has what was dropped since the one before it, and the last detail."""
-        self._meter.dropped(reason, count)
+        self._count(reason, count)
         self._untold[reason] += count
         now = self._clock()
         if now >= self._quiet_until.get(reason, now):
             self._quiet_until[reason] = now + _QUIET_S
             logger.warning(
-                "not answered host=%s reason=%s count=%d: %s", self._host, reason, self._untold.pop(reason), detail
+                "not answered by=%s reason=%s count=%d: %s", self._name, reason, self._untold.pop(reason), detail
             )
