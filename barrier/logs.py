@@ -1,66 +1,56 @@
 """The durability barrier: feedback never precedes its message on stable storage (CONTRACT, "Rules of `put`", 5)."""
 
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from barrier.rules import Answer, Barrier, Flushed, FlushNeeded, Need, Unrated, after_flush, must_flush
+from barrier.threads import Threads
 from feedback.errors import FeedbackError, LogUnreadable
 from feedback.flushing import LiveOwner
 from persistence.session_log import SessionLogs
 
 PATIENCE_S = 5.0
+_MOST_HANGING = 8
+"""Readings that hang may hold so many times the threads: a mount that hangs must not take memory without end."""
 
 
 class LogBarrier:
     """Reads Session logs, and puts them on stable storage where a put depends on it.
 
-    A log that did not change since it was last read costs a stat, in the caller's thread. Those that did are
-    read and fsynced side by side, and one that takes too long (a disk that hangs) holds up its own Session only.
+    Where a stat says that nothing is to be read or synced, it is all that is done in the caller's thread. All other
+    logs are read and fsynced side by side, and one that takes too long (a disk that hangs) holds up its own Session
+    only: its thread is replaced, as long as fewer than `8 * threads` are held.
     """
 
     def __init__(self, logs: SessionLogs, threads: int, *, patience_s: float = PATIENCE_S) -> None:
-        """`patience_s` is how long one check waits for a log to be read."""
+        """`threads` logs are read at the same time; `patience_s` is how long one check waits for them."""
         self._logs = logs
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="barrier")
+        self._threads = threads
         self._patience_s = patience_s
+        self._pool: Threads | None = None
+        """Threads of which none hangs; None until some are needed."""
         self._hanging: dict[str, Future[Barrier]] = {}
 
     def check(self, needs: Mapping[str, Need]) -> dict[str, Barrier]:
         """The barrier's answer for each Session id; `FlushNeeded` where a live owner has to flush first."""
         answers: dict[str, Barrier] = {}
-        grown = []
+        unread: dict[str, Need] = {}
         for session_id, need in needs.items():
-            at_rest = need.durable and need.owner is None and need.answer is None
-            if at_rest and (view := self._logs.peek_durable(session_id)) is not None:
-                answers[session_id] = view
-            elif self._logs.peek(session_id) is None:
-                grown.append(session_id)
+            answer = self._at_once(session_id, need)
+            if answer is None:
+                unread[session_id] = need
             else:
-                answers[session_id] = self._answer(session_id, need)
-        return answers | self._read({session_id: needs[session_id] for session_id in grown}) if grown else answers
-
-    def _read(self, needs: Mapping[str, Need]) -> dict[str, Barrier]:
-        """Read logs side by side, as long as there is patience for it."""
-        self._hanging = {session_id: reading for session_id, reading in self._hanging.items() if not reading.done()}
-        readings = {
-            session_id: self._hanging.get(session_id) or self._pool.submit(self._answer, session_id, need)
-            for session_id, need in needs.items()
-        }
-        wait([reading for session_id, reading in readings.items() if session_id not in self._hanging], self._patience_s)
-        answers: dict[str, Barrier] = {}
-        for session_id, reading in readings.items():
-            if session_id not in self._hanging and reading.done():
-                answers[session_id] = reading.result()
-            else:
-                self._hanging[session_id] = reading
-                answers[session_id] = LogUnreadable(session_id, str(self._logs.root), "its log takes long to be read")
-        return answers
+                answers[session_id] = answer
+        return answers | self._read(unread) if unread else answers
 
     def close(self) -> None:
-        """End the threads; a reading that hangs is left to the end of the process."""
-        self._pool.shutdown(wait=not self._hanging, cancel_futures=True)
+        """End the threads; a reading that hangs ends with the process at the latest."""
+        if self._pool is not None:
+            self._pool.end()
+            self._pool = None
 
     def __enter__(self) -> Self:
         return self
@@ -69,6 +59,59 @@ class LogBarrier:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _at_once(self, session_id: str, need: Need) -> Barrier:
+        """The answer, if a stat is all it takes; None if a disk, or who reads it now, has to be waited for."""
+        if not need.durable:
+            return self._logs.peek_inspected(session_id)
+        if isinstance(need.answer, FeedbackError):
+            return need.answer
+        if isinstance(need.answer, Flushed):
+            view = self._logs.peek_durable(session_id)
+            return None if view is None else after_flush(view, view.events, need.answer)
+        if need.owner is not None:
+            view = self._logs.peek_inspected(session_id)
+            if view is None:
+                return None
+            if must_flush(view, need.owner):
+                return FlushNeeded(need.owner)
+        return self._logs.peek_durable(session_id)
+
+    def _read(self, needs: Mapping[str, Need]) -> dict[str, Barrier]:
+        """Read logs side by side, as long as there is patience for it."""
+        readings = self._begin(needs)
+        _, late = wait(readings.values(), self._patience_s)
+        # What no thread got to does not hang: it is begun anew when it is asked for again.
+        hanging = {
+            session_id: reading
+            for session_id, reading in readings.items()
+            if reading in late and not reading.cancel() and not reading.done()
+        }
+        if hanging and self._pool is not None:
+            self._hanging |= hanging
+            self._pool.end()
+            self._pool = None
+        answers: dict[str, Barrier] = {}
+        for session_id in needs:
+            reading = readings.get(session_id)
+            if reading is None or session_id in hanging or reading.cancelled():
+                answers[session_id] = LogUnreadable(session_id, str(self._logs.root), "its log takes long to be read")
+            else:
+                answers[session_id] = reading.result()
+        return answers
+
+    def _begin(self, needs: Mapping[str, Need]) -> dict[str, Future[Barrier]]:
+        """Readings of those logs that do not hang already; none while too many do."""
+        self._hanging = {session_id: reading for session_id, reading in self._hanging.items() if not reading.done()}
+        if self._pool is None:
+            if len(self._hanging) + self._threads > _MOST_HANGING * self._threads:
+                return {}
+            self._pool = Threads(self._threads)
+        return {
+            session_id: self._pool.submit(partial(self._answer, session_id, need))
+            for session_id, need in needs.items()
+            if session_id not in self._hanging
+        }
 
     def _answer(self, session_id: str, need: Need) -> Barrier:
         try:
@@ -80,8 +123,6 @@ class LogBarrier:
             return error
 
     def _durable(self, session_id: str, owner: LiveOwner | None, answer: Answer | None) -> Barrier:
-        if isinstance(answer, FeedbackError):
-            return answer
         if isinstance(answer, Flushed):
             view = self._logs.make_durable(session_id)
             return after_flush(view, 0 if view is None else view.events, answer)

@@ -68,6 +68,14 @@ class SessionLogs:
         view = self.inspect(session_id)
         return None if view is None else view.identity
 
+    def peek_inspected(self, session_id: str) -> LogView | None:
+        """What `inspect` would give, if that has nothing to read; else None. Waits for nobody who reads the log.
+
+        Costs what `peek` costs. None says nothing about the Session: ask `inspect`.
+        """
+        view = self.peek(session_id)
+        return view if view is not None and settled(view.revision) else None
+
     def peek_durable(self, session_id: str) -> LogView | None:
         """What `make_durable` would give, if that has nothing to read and nothing to sync; else None.
 

@@ -36,10 +36,9 @@ class Logs:
         self.root = "/sessions"
         self.hangs: dict[str, threading.Event] = {}
         self.meet: threading.Barrier | None = None
-        self.threads: dict[str, threading.Thread] = {}
         self.asked: list[tuple[str, str]] = []
 
-    def peek(self, session_id: str) -> LogView | None:
+    def peek_inspected(self, session_id: str) -> LogView | None:
         return VIEW if session_id in self.unchanged else None
 
     def peek_durable(self, session_id: str) -> LogView | None:
@@ -53,7 +52,6 @@ class Logs:
 
     def _read(self, how: str, session_id: str) -> LogView | None:
         self.asked.append((how, session_id))
-        self.threads[session_id] = threading.current_thread()
         if session_id in self.hangs:
             self.hangs[session_id].wait()
         if self.meet is not None:
@@ -70,8 +68,11 @@ class Logs:
 
 
 @pytest.fixture
-def logs() -> Logs:
-    return Logs()
+def logs() -> Iterator[Logs]:
+    logs = Logs()
+    yield logs
+    for hanging in logs.hangs.values():
+        hanging.set()
 
 
 @pytest.fixture
@@ -89,20 +90,15 @@ def test_logs_that_changed_are_read_side_by_side(logs: Logs, barrier: LogBarrier
     assert barrier.check({"a": DURABLE, "b": DURABLE}) == {"a": VIEW, "b": VIEW}
 
 
-def test_unchanged_logs_stay_in_the_callers_thread(logs: Logs, barrier: LogBarrier) -> None:
-    logs.unchanged = ("a", "b")
-    barrier.check({"a": DURABLE, "b": DURABLE})
-    assert set(logs.threads.values()) == {threading.current_thread()}
-
-
 def test_unchanged_logs_that_are_durable_are_not_asked_for_again(logs: Logs, barrier: LogBarrier) -> None:
-    """Unless a live owner may have more than they hold."""
-    logs.unchanged = logs.durable = ("a", "live")
+    """Though a live owner may have more than they hold."""
+    logs.unchanged = logs.durable = ("a", "live", "delete")
     owner = LiveOwner(owner_id="o", session_id="live", identity=IDENTITY)
-    answers = barrier.check({"a": DURABLE, "live": Need(durable=True, owner=owner)})
-    assert answers["a"] is VIEW
+    needs = {"a": DURABLE, "live": Need(durable=True, owner=owner), "delete": Need(durable=False)}
+    answers = barrier.check(needs)
+    assert answers["a"] is answers["delete"] is VIEW
     assert isinstance(answers["live"], FlushNeeded)
-    assert logs.asked == [("inspect", "live")]
+    assert logs.asked == []
 
 
 def test_a_log_that_hangs_holds_up_its_own_session_only(logs: Logs) -> None:
@@ -117,6 +113,33 @@ def test_a_log_that_hangs_holds_up_its_own_session_only(logs: Logs) -> None:
         assert logs.asked.count(("make_durable", "stuck")) == 1
         go_on.set()
         while isinstance(barrier.check({"stuck": DURABLE})["stuck"], LogUnreadable):
+            pass
+
+
+def test_logs_that_wait_behind_those_that_hang_are_read_the_next_time(logs: Logs) -> None:
+    """Threads that hang are replaced, and what no thread got to does not count as hanging."""
+    logs.hangs = dict.fromkeys(("stuck1", "stuck2"), threading.Event())
+    with LogBarrier(cast("SessionLogs", logs), threads=2, patience_s=0.01) as barrier:
+        while len(logs.asked) < 2:
+            barrier.check(dict.fromkeys(("stuck1", "stuck2", "a"), DURABLE))
+        while isinstance(barrier.check({"a": DURABLE})["a"], LogUnreadable):
+            pass
+
+
+def test_threads_that_hang_are_replaced_up_to_a_bound(logs: Logs) -> None:
+    """Past it nothing is begun, until one of them goes on."""
+    logs.hangs = {f"stuck{number}": threading.Event() for number in range(20)}
+    with LogBarrier(cast("SessionLogs", logs), threads=1, patience_s=0.01) as barrier:
+        for _ in range(2):
+            answers = [barrier.check({name: DURABLE})[name] for name in logs.hangs]
+            assert all(isinstance(answer, LogUnreadable) for answer in answers)
+        while len(logs.asked) < 8:
+            barrier.check(dict.fromkeys(logs.hangs, DURABLE))
+        for _ in range(3):
+            assert isinstance(barrier.check({"a": DURABLE})["a"], LogUnreadable)
+        assert len(logs.asked) == 8
+        logs.hangs[logs.asked[0][1]].set()
+        while isinstance(barrier.check({"a": DURABLE})["a"], LogUnreadable):
             pass
 
 
