@@ -173,4 +173,4 @@ def _agree_with_redis(redis: Redis, standing: Standing) -> None:
 
 def _others_live(redis: Redis) -> bool:
     members = [member for member in redis.smembers(keys.WORKERS) if isinstance(member, bytes)]
-    return any(redis.exists(keys.worker_session(member.decode())) for member in members)
+    return any(redis.exists(keys.SESSION_PREFIX.encode() + member) for member in members)

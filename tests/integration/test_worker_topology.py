@@ -87,7 +87,7 @@ def test_another_bound_on_notes_is_refused_while_workers_run(
 ) -> None:
     """They would answer the same note differently. Without any, the new bound counts."""
     other = settings_for(valkey_url, tmp_path, max_note_bytes=100)
-    redis_client.sadd(keys.WORKERS, "w1")
+    redis_client.sadd(keys.WORKERS, b"\xff", "w1")
     redis_client.set(keys.worker_session("w1"), 1)
     said = refusal(redis_client, other, tmp_path)
     assert "100 here" in said
