@@ -59,8 +59,7 @@ class _Way:
         partitions = system.topology.all_partitions()
         table = LeaseTable(system.redis, _WORKER, system.topology, _LEASE_S)
         table.heartbeat(1, ())
-        for partition in partitions:
-            assert table.seize(partition.number, None)
+        assert len(table.seize({partition.number: None for partition in partitions})) == len(partitions)
         self._fences = system.store.acquire_fences(partitions, _WORKER)
         self._sequences = {partition: fence.sequence for partition, fence in self._fences.items()}
         self._queue = ClaimQueue(system.redis, _WORKER, system.settings)

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from feedback.crashpoints import CrashPoint, reach
-from feedback.errors import QueueUnavailable
 from feedback.partitions import PartitionId
 from persistence.interchange.merge import Numbering, Part, Plan, doubtful, import_id, outdated, parts_of, plan, written
 from persistence.interchange.past import Past
 from persistence.interchange.rows import MOST_LISTED, TABLE, Found, Ignored, Refusal, Row, quoted, storable
-from persistence.sidecar.store import PartitionsFenced, PutItem, SessionFeedback, SidecarStore
+from persistence.sidecar.store import PutItem, SessionFeedback, SidecarStore
 from worker.core.batching import CLOCK_SLACK_MS
-from worker.turns import Turns
+from worker.turns import Turns, until_unfenced
 
 _MOST_ITEMS = 2000
 _MOST_BYTES = 4 * 2**20
@@ -112,21 +111,17 @@ class Importer:
             self._write(busy)
 
     def _write(self, parts: Sequence[Part]) -> None:
-        deadline = time.monotonic() + _PATIENCE_S
         time.sleep(max(0.0, self._next_turn - time.monotonic()))
-        while True:
-            began = time.monotonic()
-            try:
-                plans, workers = self._commit(parts)
-            except PartitionsFenced as fenced:
-                if time.monotonic() > deadline:
-                    raise QueueUnavailable(f"{fenced}; run this again") from fenced
-                continue
-            self._tally.add(plans)
-            now = time.monotonic()
-            # Workers have their partitions for as long as this had them.
-            self._next_turn = now + max(_SHORTEST_PAUSE_S, now - began) if workers else now
-            return
+        plans = until_unfenced(lambda: self._turn(parts), time.monotonic() + _PATIENCE_S)
+        self._tally.add(plans)
+
+    def _turn(self, parts: Sequence[Part]) -> list[Plan]:
+        began = time.monotonic()
+        plans, workers = self._commit(parts)
+        now = time.monotonic()
+        # Workers have their partitions for as long as this had them.
+        self._next_turn = now + max(_SHORTEST_PAUSE_S, now - began) if workers else now
+        return plans
 
     def _commit(self, parts: Sequence[Part]) -> tuple[list[Plan], bool]:
         """Decide again with nobody able to commit meanwhile, and write; whether workers wait for their partitions."""
@@ -176,11 +171,8 @@ class Importer:
         # Clocks may differ: of whoever updated an item, whoever deleted it, and whoever forgets records.
         known_since = self._clock_ms() - self._retention_ms + CLOCK_SLACK_MS
         gone = outdated(part, stored, self._past, known_since)
-        for item in unsure:
-            command_id = import_id(part.session_id, part.identity, item)
-            if item.message_id not in gone and self._store.record(command_id) is not None:
-                gone.add(item.message_id)
-        return gone
+        imports = {import_id(part.session_id, part.identity, item): item.message_id for item in unsure}
+        return gone | {imports[command_id] for command_id in self._store.recorded(tuple(imports))}
 
 
 class _Tally:

@@ -79,14 +79,10 @@ class LeaseTable:
             ("acquire", number, seen or "", str(beats.get(seen, "")) if seen else "") for number, seen in plan.acquire
         )
 
-    def owner(self, number: int) -> str | None:
-        """The worker that a partition points at, alive or not."""
-        owner = self._redis.hget(self._owners, str(number))
-        return owner.decode() if isinstance(owner, bytes) else None
-
-    def seize(self, number: int, seen: str | None) -> bool:
-        """Take a partition from the owner seen there, alive or not. The fence keeps that one from committing."""
-        return number in self._change([("acquire", number, seen or "", _BY_FORCE)])
+    def seize(self, seen: Mapping[int, str | None]) -> frozenset[int]:
+        """Take partitions from the owners seen there, alive or not; those that are this one's now. The fence keeps the
+        others from committing."""
+        return self._change(("acquire", number, owner or "", _BY_FORCE) for number, owner in seen.items())
 
     def release(self, numbers: Collection[int]) -> None:
         """Give partitions back; those that are another worker's by now are left alone."""

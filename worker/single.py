@@ -1,6 +1,5 @@
 """One command outside the loop: under its partition's lease and fence, after whatever was claimed before it."""
 
-import time
 from collections.abc import Mapping, Sequence
 from uuid import uuid4
 
@@ -21,12 +20,12 @@ from worker.claims import Claim, Claimed, Ending, Failed
 from worker.core.batching import Answered
 from worker.core.shares import SINGLE_PREFIX
 from worker.engine import Ownership, Processed
-from worker.leases import LeaseTable
 from worker.publishing import catch_up
 from worker.queue import ClaimQueue
 from worker.remote import EvidenceNeeded, OutOfTurn, question_of
 from worker.runtime import Runtime
-from worker.turns import seize_in_turn, turn_deadline
+from worker.turn_taker import TurnTaker
+from worker.turns import turn_deadline, until_unfenced
 
 
 def apply_one(runtime: Runtime, command: Command) -> Event:
@@ -38,32 +37,26 @@ def apply_one(runtime: Runtime, command: Command) -> Event:
     Raises:
         FeedbackError: the command failed, or could not have its turn in time (`QueueUnavailable`).
     """
+    deadline = turn_deadline(runtime.settings)
+    return until_unfenced(lambda: _in_turn(runtime, command, deadline), deadline)
+
+
+def _in_turn(runtime: Runtime, command: Command, deadline: float) -> Event:
     standing = topologies.current_standing(runtime.store, runtime.settings)
     if standing.former is not None:
         raise QueueUnavailable("the number of partitions is being changed; run the job again when that is done")
     partition = standing.current.partition_of(command.session_id)
-    table = LeaseTable(runtime.redis, f"{SINGLE_PREFIX}{uuid4().hex}", standing.current, runtime.settings.lease_ttl)
-    deadline = turn_deadline(runtime.settings)
-    try:
-        while True:
-            table.heartbeat(time.monotonic_ns(), ())
-            seize_in_turn(runtime.redis, table, partition, deadline)
-            try:
-                return _apply(runtime, table, partition, command)
-            except PartitionsFenced:
-                if time.monotonic() > deadline:
-                    raise
-            finally:
-                table.release([partition.number])
-    finally:
-        table.leave()
+    me = f"{SINGLE_PREFIX}{uuid4().hex}"
+    with TurnTaker(runtime.redis, me, standing.current, runtime.settings.lease_ttl) as taker:
+        taker.seize([partition], deadline)
+        return _apply(runtime, me, partition, command)
 
 
-def _apply(runtime: Runtime, table: LeaseTable, partition: PartitionId, command: Command) -> Event:
-    queue = ClaimQueue(runtime.redis, table.worker_id, runtime.settings)
+def _apply(runtime: Runtime, me: str, partition: PartitionId, command: Command) -> Event:
+    queue = ClaimQueue(runtime.redis, me, runtime.settings)
     if queue.waits_aside(partition, command.session_id):
         raise QueueUnavailable("many commands of its Session wait for another try before it; run the job again later")
-    fence = runtime.store.acquire_fences([partition], table.worker_id).get(partition)
+    fence = runtime.store.acquire_fences([partition], me).get(partition)
     left = queue.recover(partition)
     if fence is None or left is None:
         raise PartitionsFenced([partition])
@@ -71,7 +64,7 @@ def _apply(runtime: Runtime, table: LeaseTable, partition: PartitionId, command:
     ownership = {partition: Ownership(fence.epoch, fence.sequence)}
     earlier = _claim(queue, partition, left.commands)
     own = Claim(partition, command.command_id.encode(), command, digest_of(command), 0)
-    processed = _process(runtime, table.worker_id, [*earlier, own], ownership)
+    processed = _process(runtime, me, [*earlier, own], ownership)
     acknowledge(
         queue, runtime.store, [(claim, end) for claim, end in processed.ended if not _is_failed(claim, end, own)]
     )

@@ -1,15 +1,15 @@
 """Partitions taken from whoever serves them, for one transaction of somebody who is no worker."""
 
+import random
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import TypeVar
 from uuid import uuid4
 
 from msgspec import Struct
 from redis import Redis
 
-from feedback import keys
-from feedback.connection import BLOCK_S
 from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import QueueUnavailable
 from feedback.noting import note_revisions
@@ -17,12 +17,16 @@ from feedback.partitions import PartitionId, Topology
 from feedback.settings import Settings
 from persistence.sidecar.store import CommandRecord, Fence, PartitionsFenced, SidecarStore
 from worker import topology as topologies
+from worker.core.retry import delay
 from worker.core.shares import SINGLE_PREFIX
-from worker.leases import LeaseTable
 from worker.publishing import catch_up
 from worker.queue import ClaimQueue
+from worker.turn_taker import TurnTaker
+
+T = TypeVar("T")
 
 _PATIENCE_TTLS = 4
+_LONGEST_PAUSE_S = 1.0
 
 
 def turn_deadline(settings: Settings) -> float:
@@ -30,30 +34,21 @@ def turn_deadline(settings: Settings) -> float:
     return time.monotonic() + _PATIENCE_TTLS * settings.lease_ttl
 
 
-def seize_in_turn(redis: Redis, table: LeaseTable, partition: PartitionId, deadline: float) -> None:
-    """Take a partition's lease: from a worker at once, from another one who takes turns when that has had its own.
+def until_unfenced(attempt: Callable[[], T], deadline: float) -> T:
+    """Have a turn, and another one when somebody was faster: who is fenced off has done nothing.
 
     Raises:
-        QueueUnavailable: not until `deadline` (monotonic seconds).
+        QueueUnavailable: somebody still was at `deadline` (monotonic seconds).
     """
-    owner = table.owner(partition.number)
-    while _is_in_turn(redis, owner, table.worker_id) or not table.seize(partition.number, owner):
-        if time.monotonic() > deadline:
-            raise QueueUnavailable(f"partition {partition} is busy with others who take turns; try again")
-        # Whoever releases a partition or ends a session rings all others.
-        redis.blpop([keys.wake(table.worker_id)], timeout=min(BLOCK_S, table.ttl_s))
-        table.heartbeat(time.monotonic_ns(), ())
-        owner = table.owner(partition.number)
-
-
-def _is_in_turn(redis: Redis, owner: str | None, me: str) -> bool:
-    """Whether it is another one of its kind that is alive: it will not be long."""
-    return (
-        owner is not None
-        and owner != me
-        and owner.startswith(SINGLE_PREFIX)
-        and bool(redis.exists(keys.worker_session(owner)))
-    )
+    tries = 0
+    while True:
+        try:
+            return attempt()
+        except PartitionsFenced as fenced:
+            if time.monotonic() > deadline:
+                raise QueueUnavailable(f"{fenced}; try again") from fenced
+        tries += 1
+        time.sleep(delay(tries, random.random(), cap_s=_LONGEST_PAUSE_S))  # noqa: S311 - jitter, not a secret
 
 
 class Turn(Struct, frozen=True):
@@ -105,7 +100,11 @@ class Turns:
         topology = self.topology()
         partitions = sorted({topology.partition_of(session_id) for session_id in session_ids})
         with ExitStack() as stack:
-            workers = self._redis is not None and self._lease(self._redis, topology, partitions, stack)
+            workers = False
+            if self._redis is not None:
+                taker = stack.enter_context(TurnTaker(self._redis, self._me, topology, self._settings.lease_ttl))
+                taker.seize(partitions, turn_deadline(self._settings))
+                workers = taker.sees_workers()
             reach(CrashPoint.AFTER_LEASE)
             fences = self._store.acquire_fences(partitions, self._me)
             if missing := [partition for partition in partitions if partition not in fences]:
@@ -128,18 +127,6 @@ class Turns:
             events.setdefault(record.partition, []).append((record.sequence, record.event))
         for partition, of_one in events.items():
             queue.publish(partition, of_one)
-
-    def _lease(self, redis: Redis, topology: Topology, partitions: Sequence[PartitionId], stack: ExitStack) -> bool:
-        """Take the leases, to be given back by `stack`; whether a worker is alive."""
-        table = LeaseTable(redis, self._me, topology, self._settings.lease_ttl)
-        deadline = turn_deadline(self._settings)
-        stack.callback(table.leave)
-        view = table.heartbeat(time.monotonic_ns(), ())
-        stack.callback(table.release, [partition.number for partition in partitions])
-        # Everybody in ascending order, so that nobody waits for one who waits for him.
-        for partition in partitions:
-            seize_in_turn(redis, table, partition, deadline)
-        return any(not worker.startswith(SINGLE_PREFIX) for worker in view.beats)
 
     def _recover(self, redis: Redis, fences: Mapping[PartitionId, Fence]) -> None:
         queue = ClaimQueue(redis, self._me, self._settings)

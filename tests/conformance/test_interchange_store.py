@@ -201,7 +201,7 @@ class TestUnderFire:
         monkeypatch.setattr(importing, "_PATIENCE_S", 0.0)
         with fresh_store() as store:
             importer = Importer(store, _Disturbed(store, times=99), clock_ms=lambda: 1, retention_ms=1, actor=None)
-            with pytest.raises(QueueUnavailable, match="run this again") as raised:
+            with pytest.raises(QueueUnavailable, match="try again") as raised:
                 importer.run(ROWS, check=False)
             assert isinstance(raised.value.__cause__, PartitionsFenced)
             assert contents(store) == []

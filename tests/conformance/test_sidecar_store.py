@@ -46,6 +46,7 @@ class TestNewStore:
         assert store.heads([P0, P1]) == {P0: 0, P1: 0}
         assert store.outcomes(P0, 0, 10) == []
         assert store.record(UNKNOWN_ID) is None
+        assert store.recorded([]) == store.recorded([UNKNOWN_ID]) == set()
         assert store.feedback("s") is None
         assert store.stored_sessions(["s", ""]) == {}
         assert store.prune(expired_before=2**60, limit=10) == 0
@@ -252,6 +253,8 @@ class TestRecords:
         commit(store, records=records, epochs=epochs)
         assert store.heads([P0, P1, NEXT_GENERATION]) == {P0: 3, P1: 1, NEXT_GENERATION: 1}
         assert [store.record(written.command_id) for written in records] == records
+        known = {written.command_id for written in records}
+        assert store.recorded([UNKNOWN_ID, *known]) == known
 
     @pytest.mark.parametrize(
         ("sequences", "refusal"),

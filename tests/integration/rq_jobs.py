@@ -28,6 +28,7 @@ from feedback.settings import Settings
 from feedback.wire import FUNCTION, Serializer
 from persistence.session_log.catalog import Catalog
 from persistence.sidecar import open_store
+from tests.harness import wait_until
 from tests.processes import program
 from worker import jobs
 from worker import topology as topologies
@@ -111,6 +112,18 @@ def entries(redis: Redis, stream: str) -> list[dict[bytes, bytes]]:
     """The fields of each entry, oldest first."""
     reply: Any = redis.xrange(stream)
     return [fields for _, fields in reply]
+
+
+def wait_for_beats(redis: Redis, owner: object) -> None:
+    """Until the owner of a partition has sent so many heartbeats that its lease would have run out without them."""
+    assert isinstance(owner, bytes)
+    seen: set[object] = set()
+
+    def lives_on() -> bool:
+        seen.add(redis.get(keys.worker_session(owner.decode())))
+        return len(seen - {None}) > 6
+
+    wait_until(lives_on, "it goes on to live")
 
 
 def has_nothing_waiting(redis: Redis, partition: PartitionId) -> bool:

@@ -193,13 +193,13 @@ def test_a_failure_counts_only_from_the_partitions_owner(owner: Owner) -> None:
     batch = owner.queue.claim({partition: 0}, 1)[partition]
     assert batch is not None
     table = LeaseTable(redis, "w2", owner.runtime.standing.current, owner.runtime.settings.lease_ttl)
-    assert table.seize(partition.number, "w1")
+    assert table.seize({partition.number: "w1"})
     ended = [(claim, Failed.of(CommandExpired("by a clock that is ahead"))) for claim in batch.claims]
     owner.queue.finish(ended)
     assert redis.lrange(keys.claimed(partition), 0, -1) == [command.command_id.encode()]
     assert results_of(redis, command.command_id) == []
     LeaseTable(redis, "w1", owner.runtime.standing.current, owner.runtime.settings.lease_ttl).seize(
-        partition.number, "w2"
+        {partition.number: "w2"}
     )
     owner.queue.finish(ended)
     assert results_of(redis, command.command_id) == [b"2"]

@@ -16,9 +16,11 @@ from feedback.partitions import PartitionId
 from feedback.settings import Settings
 from persistence.interchange.rows import Row
 from persistence.sidecar import SidecarStore, open_store
-from persistence.sidecar.store import PartitionsFenced
+from persistence.sidecar.store import PartitionsFenced, StoredSession
 from tests.harness import CREATED_AT, serving, settings_for, wait_until, write_session
+from tests.integration.rq_jobs import wait_for_beats
 from tests.interchanging import counts, item, set_up
+from tests.proxy import Proxy
 from worker import importing
 from worker.importing import Importer, ImportReport
 from worker.turns import Turns
@@ -155,22 +157,44 @@ def test_two_imports_at_once_take_turns(
 
 def test_an_importer_that_stands_still_loses_its_turn(settings: Settings, redis_client: Redis) -> None:
     """Its lease runs out, a worker takes over, and what it still had in hand is refused by the store."""
-    with serving(settings, projector=False), closing(open_store(settings.sidecar_url)) as store:
+    with (
+        serving(settings, projector=False),
+        closing(open_store(settings.sidecar_url)) as store,
+        Proxy(settings.redis_url) as proxy,
+        connect(proxy.url) as redis,
+    ):
         wait_until(lambda: redis_client.hlen(keys.owners(1)) == len(PARTITIONS), "the worker owns all")
         (worker,) = set(redis_client.hvals(keys.owners(1)))
-        turns = Turns(store, redis_client, settings)
-        with pytest.raises(PartitionsFenced), turns.take(SESSIONS) as turn:
+        with pytest.raises(PartitionsFenced), Turns(store, redis, settings).take(SESSIONS) as turn:
             assert turn.workers
-            (me,) = map(_text, set(redis_client.hvals(keys.owners(1))))
-            assert me != _text(worker)
-            redis_client.delete(keys.worker_session(me))
+            assert worker not in redis_client.hvals(keys.owners(1))
+            proxy.freeze()
             wait_until(lambda: set(redis_client.hvals(keys.owners(1))) == {worker}, "the worker owns all again")
             with FeedbackClient.from_url(settings.redis_url) as client:
                 for session_id in SESSIONS:
                     assert client.put(session_id, "own", "positive", timeout=20).ok
+            proxy.thaw()
             with store.transaction({partition: fence.epoch for partition, fence in turn.fences.items()}) as transaction:
                 transaction.apply((), (), {})
 
 
-def _text(name: bytes | str) -> str:
-    return name.decode() if isinstance(name, bytes) else name
+def test_an_import_keeps_its_turn_for_as_long_as_it_takes(
+    valkey_url: str, redis_client: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that answers late does not cost it its leases: its heartbeats go on."""
+    settings = settings_for(valkey_url, tmp_path, lease_ttl=1.0)
+    with closing(open_store(settings.sidecar_url)) as store:
+        set_up(store)
+        answer, waited = store.stored_sessions, []
+
+        def slow(session_ids: Sequence[str]) -> dict[str, StoredSession]:
+            for owner in redis_client.hvals(keys.owners(1)):
+                wait_for_beats(redis_client, owner)
+                waited.append(owner)
+            return answer(session_ids)
+
+        monkeypatch.setattr(store, "stored_sessions", slow)
+        turns = Turns(store, redis_client, settings)
+        importer = Importer(store, turns, clock_ms=wall_clock_ms, retention_ms=1000, actor=None)
+        assert counts(importer.run(rows([0])[:1], check=False)) == (1, 0, 0, 0, 0)
+        assert len(waited) == 1
