@@ -23,7 +23,7 @@ from projections.cache import ListCache, drop_foreign
 from projections.intake import Intake
 from projections.meter import Meter
 from projections.patience import run_patiently
-from projections.resolving import Agents, Resolver
+from projections.resolving import LONGEST_WAIT_MS, PARTING_MS, Agents, Resolver
 
 _put_replies = Script("projections", "reply")
 
@@ -31,9 +31,6 @@ _BATCH = 256
 _BLOCK_S = 0.5
 _RECHECK_S = 0.05
 """How often queries that wait for a revision are looked at again."""
-_PARTING_MS = 150
-"""How long before its deadline a query is told that it waits in vain, so that the answer still finds its reader."""
-_LONGEST_WAIT_MS = 600_000
 _MAX_WAITING = 10_000
 _OFF = Meter()
 _MOST_REPLY_BYTES = 4 * 2**20
@@ -186,7 +183,7 @@ class Responder:
     def _wait(self, query: ListQuery, revision: int) -> bytes | None:
         """Look at the query again later, or say at once that it would wait in vain."""
         now_ms = wall_clock_ms()
-        give_up_ms = min(query.deadline - _PARTING_MS, now_ms + _LONGEST_WAIT_MS)
+        give_up_ms = min(query.deadline - PARTING_MS, now_ms + LONGEST_WAIT_MS)
         # Whoever got no answer for a while asks again by the same id.
         if now_ms >= give_up_ms or (len(self._waiting) >= _MAX_WAITING and query.query_id not in self._waiting):
             return _behind(query, revision)

@@ -5,15 +5,17 @@ projector does not see is looked at by the agent of its host.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future, wait
+from itertools import chain
 from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
 from feedback import keys
 from feedback.calls import wall_clock_ms
-from feedback.errors import CommandFailed, FeedbackError, HostUnknown, QueueUnavailable
+from feedback.errors import AgentUnanswered, CommandFailed, FeedbackError, HostUnknown, LogUnreadable, QueueUnavailable
 from feedback.failures import Failure, failure_of
 from feedback.hosts import Sight, check_host
 from feedback.identities import SessionIdentities
@@ -29,6 +31,11 @@ Place: TypeAlias = tuple[str | None, str]
 
 MOST_HELD = 10_000
 """Queries that may wait for logs to be read. A disk that hangs must not fill the memory."""
+_SHARES = 10
+"""One Session's queries may take a tenth of that room."""
+PARTING_MS = 150
+"""How long before its deadline a query is told that it waits in vain, so that the answer still finds its reader."""
+LONGEST_WAIT_MS = 600_000
 _SOON_S = 0.05
 
 
@@ -40,11 +47,18 @@ class Agents(Protocol):
         ...
 
 
+class _Held(Struct, frozen=True):
+    """A query, and when it is told that it waits in vain."""
+
+    query: ListQuery
+    until_s: float
+
+
 class _Reading(Struct, frozen=True):
     """One look at a Session's log, and the queries (by id) that it answers: those asked before it began."""
 
     found: Future[Found]
-    queries: dict[str, ListQuery]
+    queries: dict[str, _Held]
 
 
 class Resolver:
@@ -58,23 +72,27 @@ class Resolver:
         agents: Agents | None = None,
         host: str = "",
         most_held: int = MOST_HELD,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`identities` are those of the logs that this projector sees, None when it sees none; `host` is whose they
-        are. Without `agents` there are no others."""
+        are. Without `agents` there are no others. `clock` gives seconds."""
         self._identities = identities
         self._sight = Sight(identities is not None, host)
         self._agents = agents
         self._threads = threads
         self._most_held = most_held
+        self._most_of_one = max(1, most_held // _SHARES)
+        self._clock = clock
         self._held = 0
+        self._next_check_s = 0.0
         self._readings: dict[Place, _Reading] = {}
-        self._later: dict[Place, dict[str, ListQuery]] = {}
+        self._later: dict[Place, dict[str, _Held]] = {}
         """Queries on Sessions that are being read: what is found may be older than the question, so they are next."""
 
     @property
     def is_busy(self) -> bool:
         """Whether there are queries that `resolved` has not given yet."""
-        return bool(self._readings or self._later)
+        return self._held > 0
 
     def resolved(self, queries: Iterable[ListQuery]) -> list[tuple[ListQuery, Found]]:
         """Take these queries in, and give those that are resolved by now; the others come from a later call.
@@ -82,7 +100,7 @@ class Resolver:
         Raises:
             RedisError: agents could not be asked; the queries stay.
         """
-        known: list[tuple[ListQuery, Found]] = []
+        known = self._given_up()
         for query in queries:
             try:
                 host = self._host_of(query)
@@ -108,15 +126,37 @@ class Resolver:
 
     def _hold(self, place: Place, query: ListQuery) -> bool:
         """Keep the query until its Session's log was read. Whoever asks again by the same id waits once."""
-        waiting = self._later.setdefault(place, {})
-        if query.query_id not in waiting:
-            if self._held >= self._most_held:
-                if not waiting:
-                    del self._later[place]
-                return False
-            self._held += 1
-        waiting[query.query_id] = query
+        reading, waiting = self._readings.get(place), self._later.get(place, {})
+        asked = {} if reading is None else reading.queries
+        if query.query_id in asked or query.query_id in waiting:
+            return True
+        if self._held >= self._most_held or len(asked) + len(waiting) >= self._most_of_one:
+            return False
+        self._held += 1
+        self._later.setdefault(place, {})[query.query_id] = _Held(query, self._until(query))
         return True
+
+    def _until(self, query: ListQuery) -> float:
+        left_ms = query.deadline - wall_clock_ms()
+        # It was let in past its deadline: the clock of who asks is another.
+        wait_ms = max(0, left_ms - PARTING_MS) if left_ms > 0 else 1000 * keys.REPLY_TTL_S
+        return self._clock() + min(wait_ms, LONGEST_WAIT_MS) / 1000
+
+    def _given_up(self) -> list[tuple[ListQuery, Found]]:
+        """Queries that wait in vain."""
+        told: list[tuple[ListQuery, Found]] = []
+        now_s = self._clock()
+        if not self._held or now_s < self._next_check_s:
+            return told
+        self._next_check_s = now_s + _SOON_S
+        reading = ((place, reading.queries) for place, reading in self._readings.items())
+        for (host, session_id), queries in chain(reading, self._later.items()):
+            if late := [query_id for query_id, held in queries.items() if held.until_s <= now_s]:
+                failure = failure_of(_unread(host, session_id))
+                told += [(queries.pop(query_id).query, failure) for query_id in late]
+        self._later = {place: queries for place, queries in self._later.items() if queries}
+        self._held -= len(told)
+        return told
 
     def _read(self) -> list[tuple[ListQuery, Found]]:
         places = [place for place in self._later if place not in self._readings]
@@ -124,11 +164,9 @@ class Resolver:
         wait(begun, timeout=_SOON_S)
         done = [place for place, reading in self._readings.items() if reading.found.done()]
         finished = [self._readings.pop(place) for place in done]
-        answered = [(query, reading.found.result()) for reading in finished for query in reading.queries.values()]
+        answered = [(held.query, reading.found.result()) for reading in finished for held in reading.queries.values()]
         self._held -= len(answered)
-        # Behind a slow log, most of those who asked have gone; but their clocks may differ.
-        now_ms = wall_clock_ms() - 1000 * keys.REPLY_TTL_S
-        return [(query, found) for query, found in answered if query.deadline > now_ms]
+        return answered
 
     def _begin(self, places: Sequence[Place]) -> list[Future[Found]]:
         """Have logs looked at, here or by agents."""
@@ -152,3 +190,9 @@ class Resolver:
             # Whoever asks asks again: one Session must not end the projector each time.
             logger.exception("a Session broke its reader session=%r", session_id)
             return failure_of(CommandFailed(f"the projector broke on it: {type(error).__name__}: {error}"))
+
+
+def _unread(host: str | None, session_id: str) -> FeedbackError:
+    if host is not None:
+        return AgentUnanswered(host, "no answer in time")
+    return LogUnreadable(session_id, "where the projector sees it", "its log takes long to be read")

@@ -1,7 +1,7 @@
 """Which life a Session is in: found out on threads, for a bounded number of questions, by a look that began later."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -53,6 +53,14 @@ def summary(resolved: list[tuple[ListQuery, Found]]) -> dict[str, str]:
     }
 
 
+def collect(resolver: Resolver, queries: Sequence[ListQuery], expected: int) -> dict[str, str]:
+    """What comes until so many are answered, however busy the machine is."""
+    found = summary(resolver.resolved(queries))
+    while len(found) < expected:
+        found |= summary(resolver.resolved(()))
+    return found
+
+
 def rest(resolver: Resolver) -> dict[str, str]:
     """What comes until nothing is held any more."""
     found: dict[str, str] = {}
@@ -63,30 +71,68 @@ def rest(resolver: Resolver) -> dict[str, str]:
 
 def test_a_hanging_disk_holds_a_bounded_number_of_questions(disk: HangingDisk) -> None:
     """The others are told to ask again, one by one or all at once; whoever repeats his question holds one place."""
+    asked = [query(str(n), f"slow-{n}") for n in range(3)]
     with ThreadPoolExecutor(2) as threads:
         resolver = Resolver(disk, threads, most_held=3)
-        assert summary(resolver.resolved([query("1", "slow-a"), query("2", "slow-a"), query("known", "known")])) == {
-            "known": "there"
-        }
-        assert summary(resolver.resolved([query("3", "slow-a"), query("4", "slow-b"), query("5", "slow-a")])) == {
+        assert summary(resolver.resolved([*asked[:2], query("known", "known")])) == {"known": "there"}
+        assert summary(resolver.resolved([asked[2], query("4", "slow-4"), query("5", "slow-5")])) == {
             "4": "QueueUnavailable",
             "5": "QueueUnavailable",
         }
-        assert summary(resolver.resolved([query("3", "slow-a")])) == {}
+        assert summary(resolver.resolved(asked)) == {}
         disk.go_on.set()
-        assert rest(resolver) == {"1": "there", "2": "there", "3": "there"}
-        assert rest(resolver) | summary(resolver.resolved([query(str(n), f"quick-{n}") for n in range(3)])) | rest(
-            resolver
-        ) == {"0": "there", "1": "there", "2": "there"}
+        assert rest(resolver) == {"0": "there", "1": "there", "2": "there"}
+        assert collect(resolver, [query(str(n), f"quick-{n}") for n in range(3)], 3) == {
+            "0": "there",
+            "1": "there",
+            "2": "there",
+        }
 
 
-def test_who_has_gone_is_not_answered(disk: HangingDisk) -> None:
-    """Past its deadline a question costs nothing more."""
+def test_who_waits_in_vain_is_told_and_takes_no_room(disk: HangingDisk) -> None:
+    """Before its deadline, so that the answer finds its reader; whether its Session is being read or would be next."""
+    now_s = [100.0]
+    with ThreadPoolExecutor(3) as threads:
+        resolver = Resolver(disk, threads, most_held=30, clock=lambda: now_s[0])
+        assert resolver.resolved([query("1", "slow-a"), query("2", "slow-a", seconds=500)]) == []
+        assert summary(resolver.resolved([query("3", "slow-a"), query("4", "slow-a")])) == {"4": "QueueUnavailable"}
+        now_s[0] += 60
+        assert collect(resolver, [query("4", "slow-a"), query("5", "quick")], 3) == {
+            "1": "LogUnreadable",
+            "3": "LogUnreadable",
+            "5": "there",
+        }
+        disk.go_on.set()
+        assert rest(resolver) == {"2": "there", "4": "there"}
+
+
+def test_whose_clock_is_behind_waits_all_the_same(disk: HangingDisk) -> None:
+    """A question that came past its deadline is held for a minute: how long it is waited for is not known."""
+    now_s = [100.0]
     with ThreadPoolExecutor(2) as threads:
-        resolver = Resolver(disk, threads)
-        assert resolver.resolved([query("gone", "slow", seconds=-100), query("there", "slow")]) == []
+        resolver = Resolver(disk, threads, clock=lambda: now_s[0])
+        assert resolver.resolved([query("1", "slow", seconds=-4), query("2", "slow", seconds=2**40)]) == []
+        now_s[0] += 59
+        assert resolver.resolved(()) == []
+        now_s[0] += 2
+        assert summary(resolver.resolved(())) == {"1": "LogUnreadable"}
+        now_s[0] += 600
+        assert summary(resolver.resolved(())) == {"2": "LogUnreadable"}, "nothing is held for ever"
+        assert not resolver.is_busy
         disk.go_on.set()
-        assert rest(resolver) == {"there": "there"}
+
+
+def test_one_session_does_not_take_all_room(disk: HangingDisk) -> None:
+    """Of those that ask about one Session some wait; the others are told to ask again."""
+    with ThreadPoolExecutor(2) as threads:
+        resolver = Resolver(disk, threads, most_held=30)
+        assert resolver.resolved([query("1", "slow-a"), query("2", "slow-a")]) == []
+        assert summary(resolver.resolved([query(name, "slow-a") for name in ("1", "3", "4")])) == {
+            "4": "QueueUnavailable"
+        }
+        assert resolver.resolved([query("5", "slow-b")]) == []
+        disk.go_on.set()
+        assert rest(resolver) == dict.fromkeys(("1", "2", "3", "5"), "there")
 
 
 def test_a_session_that_breaks_its_reader_fails_by_itself(disk: HangingDisk, caplog: pytest.LogCaptureFixture) -> None:
