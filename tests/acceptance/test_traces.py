@@ -100,7 +100,8 @@ def check_gateway(client: httpx.Client, collector: Collector) -> None:
         path = item_path("the-session", "third")
         answer = client.put(path, json={"rating": "positive"}, headers={"traceparent": traceparent})
         assert answer.status_code == status, answer.text
-    wait_until(lambda: any(told.trace == TRACE for told in collector.told()), "the gateway has told")
+    gateways = ("feedback-gateway", TRACE)
+    wait_until(lambda: any((told.service, told.trace) == gateways for told in collector.told()), "the gateway has told")
     sent = one(collector.told(), "feedback-gateway", "send feedback", TRACE)
     assert sent.span.parent_span_id.hex() == CALLER
 
