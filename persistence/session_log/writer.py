@@ -1,6 +1,7 @@
 """Writing format 0 logs, byte for byte as the original does (FORMATS sections 3, 4, 8.3 and 10)."""
 
 import os
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,13 +12,13 @@ import zstandard
 
 from feedback.errors import LogAmbiguous, LogFormatUnsupported, LogUnreadable
 from feedback.model import SessionIdentity
-from persistence.atomic_file import make_directories, publish_file, write_all
+from persistence.atomic_file import make_directories, publish_file, staged_file, write_all
 from persistence.session_log import jsontext, lock
 from persistence.session_log.catalog import Catalog, Location
 from persistence.session_log.damage import Damage
 from persistence.session_log.layout import LogName, project_dir, session_segment
 from persistence.session_log.reader import RowReader, read_header
-from persistence.session_log.source import Source
+from persistence.session_log.source import CHUNK_BYTES, Source
 
 _MAX_ROW_BYTES = 512 << 20  # the longest string that the original's runtime can hold
 _LEVEL = 3
@@ -158,11 +159,28 @@ class LogWriter:
             pass
         recovered = b"".join(row.line for rows in reader.recovered() for row in rows)
         self.next_seq = reader.next_seq
-        if reader.torn:
+        if reader.torn and recovered:
+            self._descriptor = self._mended(source, descriptor, reader.progress.offset, self._contained(recovered))
+            os.close(descriptor)
+        elif reader.torn:
             os.ftruncate(descriptor, reader.progress.offset)
             os.fsync(descriptor)
-            if recovered:
-                self._extend(descriptor, self._contained(recovered))
+
+    def _mended(self, source: Source, descriptor: int, offset: int, tail: bytes) -> int:
+        """Gives the log, open, with `tail` from `offset` on, and puts it in the place of the one that is torn there.
+
+        The original cuts, then appends. Who stops in between loses messages that feedback may hang on already
+        (CONTRACT, rule 5 of `put`): here the same bytes come as a new file, in one step.
+        """
+        path, torn = self.path.resolve(), os.fstat(descriptor)
+        with staged_file(path, replace=True) as temporary, temporary.open("r+b", buffering=0) as file:
+            if (torn.st_uid, torn.st_gid) != (os.geteuid(), os.getegid()):
+                os.fchown(file.fileno(), torn.st_uid, torn.st_gid)
+            os.fchmod(file.fileno(), stat.S_IMODE(torn.st_mode))
+            for at in range(0, offset, CHUNK_BYTES):
+                write_all(file.fileno(), source.read(at, min(CHUNK_BYTES, offset - at)))
+            write_all(file.fileno(), tail)
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
     def _extend(self, descriptor: int, data: bytes) -> None:
         """Appends, or leaves the file as it was. When even that fails, it is tried again before the next append."""

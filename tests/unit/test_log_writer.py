@@ -1,10 +1,11 @@
 """Writing format 0: byte for byte as the original, all or nothing, one writer at a time (FORMATS section 10)."""
 
+import errno
 import json
 import os
 import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -229,19 +230,68 @@ def test_a_torn_tail_is_repaired_before_more_is_written(tmp_path: Path, compress
         assert set(view.message_ids) == {*seen.message_ids, "a3"}
 
 
-def test_rows_recovered_from_a_torn_frame_survive_the_repair(tmp_path: Path) -> None:
-    """Feedback may hang on such a message already."""
-    path = write(tmp_path, 1)
-    start = path.stat().st_size
-    with writer(tmp_path) as log:
+def _torn_behind_a_message(root: Path) -> Path:
+    """A log whose message "late" stands only in its torn tail: the whole block, without its checksum."""
+    path = write(root, 1)
+    with writer(root) as log:
         log.append([*open_turn(2), events.assistant_message("late", "still there")])
-    path.write_bytes(path.read_bytes()[:-4])  # the whole block, without its checksum
-    with writer(tmp_path) as log:
+    path.write_bytes(path.read_bytes()[:-4])
+    return path
+
+
+def test_rows_recovered_from_a_torn_frame_survive_the_repair(tmp_path: Path) -> None:
+    """Feedback may hang on such a message already. The file keeps its mode, and a link to it stays one."""
+    path = _torn_behind_a_message(tmp_path / "root")
+    elsewhere = tmp_path / "log"
+    path.rename(elsewhere)
+    elsewhere.chmod(0o640)
+    path.symlink_to(elsewhere)
+    with writer(tmp_path / "root") as log:
         assert log.next_seq == 10
-    assert path.stat().st_size > start
-    view = SessionLogs(tmp_path).inspect(SESSION)
+        log.append(turn(3))
+    view = SessionLogs(tmp_path / "root").inspect(SESSION)
     assert view is not None
-    assert (view.eligible("late"), view.torn) == (True, False)
+    assert (view.eligible("late"), view.eligible("a3"), view.torn) == (True, True, False)
+    assert (path.is_symlink(), elsewhere.stat().st_mode & 0o777) == (True, 0o640)
+
+
+def test_rows_recovered_from_a_torn_frame_stand_in_the_log_at_each_step_of_the_repair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of them is the last one, for want of room or by a crash."""
+    path = _torn_behind_a_message(tmp_path)
+    torn, steps = path.read_bytes(), list[str]()
+
+    def step(name: str, last: int) -> Callable[..., object]:
+        real: Callable[..., object] = getattr(os, name)
+
+        def taken(*arguments: object, **options: object) -> object:
+            view = SessionLogs(tmp_path).inspect(SESSION)
+            assert view is not None
+            assert view.eligible("late"), (name, last)
+            steps.append(name)
+            if len(steps) == last:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(*arguments, **options)
+
+        return taken
+
+    last, torn_yet = 0, True
+    while len(steps) >= last:
+        path.write_bytes(torn)
+        steps.clear()
+        last += 1
+        with monkeypatch.context() as patch, suppress(LogUnreadable):
+            for name in ("write", "fsync", "ftruncate", "fchmod", "replace"):
+                patch.setattr(os, name, step(name, last))
+            writer(tmp_path).close()
+        view = SessionLogs(tmp_path).make_durable(SESSION)
+        assert view is not None
+        assert view.eligible("late"), last
+        torn_yet = view.torn
+    assert not torn_yet
+    assert {"write", "fsync", "replace"} <= set(steps)
+    assert sorted(path.name for path in path.parent.iterdir()) == ["session.jsonl.zstd", "session.lock"]
 
 
 ID = st.text(st.characters(exclude_categories=()), min_size=1, max_size=6).map(
