@@ -17,7 +17,7 @@ from feedback.agent_desk import AgentDesk, Asked, Testimony, unanswered
 from feedback.errors import FeedbackError
 from feedback.evidence import REPLY_MARK, LogQuestion
 from feedback.failures import failure_of
-from projections.resolving import Found
+from projections.looking import Found
 
 _log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from feedback.queries import Answered, Failed, ListQuery, OutcomeQuery, Unknown,
 from feedback.results import ItemList, Ok, Rejected, SessionNotFound
 from persistence.sidecar.store import SidecarStore, StoredSession
 from projections.cache import ListCache, Snapshot
+from projections.looking import Found
 from projections.meter import Meter
-from projections.resolving import Found
 from projections.views import load, possible
 
 _MOST_REMEMBERED_BYTES = 16 * 2**20

@@ -72,12 +72,12 @@ def run_projector(
             logs = SessionLogs(Path(settings.sessions), index_bytes=settings.index_bytes)
             identities = CurrentIdentities(logs, clients[2])
         agents = closing_down.enter_context(closing(AgentIdentities(clients[3], clients[4], settings.agent_timeout)))
-        readers = closing_down.enter_context(ThreadPoolExecutor(settings.io_threads, "session-log"))
-        parts = closing_down.enter_context(ThreadPoolExecutor(2, "projector"))
         follower = Follower(clients[0], store, lease=FollowerLease(clients[0], settings.lease_ttl), meter=meter)
-        responder = closing_down.enter_context(
-            closing(Responder(clients[1], store, identities, readers, agents=agents, host=settings.host, meter=meter))
+        responder = Responder(
+            clients[1], store, identities, settings.io_threads, agents=agents, host=settings.host, meter=meter
         )
+        closing_down.callback(responder.close)
+        parts = closing_down.enter_context(ThreadPoolExecutor(2, "projector"))
         try:
             running = [parts.submit(part.run, stop) for part in (follower, responder)]
             _log.info("projector started")

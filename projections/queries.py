@@ -1,7 +1,6 @@
 """The responder: takes queries from a Redis list in batches, and answers each on its own list."""
 
 import time
-from concurrent.futures import Executor
 from contextlib import suppress
 from threading import Event as StopEvent
 from typing import TypeAlias
@@ -55,15 +54,15 @@ class Responder:
         redis: Redis,
         store: SidecarStore,
         identities: SessionIdentities | None,
-        threads: Executor,
+        threads: int,
         *,
         agents: Agents | None = None,
         host: str = "",
         meter: Meter = _OFF,
     ) -> None:
-        """`redis` is used by this responder alone; its owner closes it, after `close`. `threads` read Session logs.
+        """`redis` is used by this responder alone; its owner closes it, after `close`.
 
-        `identities`, `agents` and `host` as `projections.resolving.Resolver` has them.
+        `identities`, `threads`, `agents` and `host` as `projections.resolving.Resolver` has them.
         """
         self._redis = redis
         self._lines = Lines(redis)
@@ -114,7 +113,8 @@ class Responder:
             _put_replies(self._redis, names, args)
 
     def close(self) -> None:
-        """Close the connections that this responder made."""
+        """Close the connections that this responder made, and end its threads."""
+        self._resolver.close()
         self._lines.close()
 
     def _recover(self) -> None:

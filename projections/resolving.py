@@ -4,10 +4,9 @@ Mostly a stat tells, and then no other thread is asked: changing threads takes l
 projector does not see is looked at by the agent of its host.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Future, wait
 from itertools import chain
 from typing import Protocol, TypeAlias
 
@@ -15,17 +14,13 @@ from msgspec import Struct
 
 from feedback import keys
 from feedback.calls import wall_clock_ms
-from feedback.errors import AgentUnanswered, CommandFailed, FeedbackError, HostUnknown, LogUnreadable, QueueUnavailable
-from feedback.failures import Failure, failure_of
+from feedback.errors import AgentUnanswered, FeedbackError, HostUnknown, LogUnreadable, QueueUnavailable
+from feedback.failures import failure_of
 from feedback.hosts import Sight, check_host
 from feedback.identities import SessionIdentities
-from feedback.model import SessionIdentity
 from feedback.queries import ListQuery
+from projections.looking import Found, Looks
 
-logger = logging.getLogger(__name__)
-
-Found: TypeAlias = SessionIdentity | Failure | None
-"""A Session's current identity; why it cannot be told; None when there is no such Session."""
 Place: TypeAlias = tuple[str | None, str]
 """The host whose agent knows, None for this projector's own log root; and a Session id."""
 
@@ -67,7 +62,7 @@ class Resolver:
     def __init__(
         self,
         identities: SessionIdentities | None,
-        threads: Executor,
+        threads: int,
         *,
         agents: Agents | None = None,
         host: str = "",
@@ -75,11 +70,12 @@ class Resolver:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`identities` are those of the logs that this projector sees, None when it sees none; `host` is whose they
-        are. Without `agents` there are no others. `clock` gives seconds."""
+        are. Without `agents` there are no others. `threads` logs are read at the same time, not counting those that
+        hang; `clock` gives seconds."""
         self._identities = identities
         self._sight = Sight(identities is not None, host)
         self._agents = agents
-        self._threads = threads
+        self._looks = None if identities is None else Looks(identities, threads, clock=clock)
         self._most_held = most_held
         self._most_of_one = max(1, most_held // _SHARES)
         self._clock = clock
@@ -94,12 +90,18 @@ class Resolver:
         """Whether there are queries that `resolved` has not given yet."""
         return self._held > 0
 
+    def close(self) -> None:
+        """End the threads; what is held is not answered."""
+        if self._looks is not None:
+            self._looks.close()
+
     def resolved(self, queries: Iterable[ListQuery]) -> list[tuple[ListQuery, Found]]:
         """Take these queries in, and give those that are resolved by now; the others come from a later call.
 
         Raises:
             RedisError: agents could not be asked; the queries stay.
         """
+        self._tend()
         known = self._given_up()
         for query in queries:
             try:
@@ -142,25 +144,42 @@ class Resolver:
         wait_ms = max(0, left_ms - PARTING_MS) if left_ms > 0 else 1000 * keys.REPLY_TTL_S
         return self._clock() + min(wait_ms, LONGEST_WAIT_MS) / 1000
 
+    def _tend(self) -> None:
+        """See to the threads. Queries of looks that were cancelled wait again, before those that were asked later."""
+        if self._looks is None:
+            return
+        self._looks.tend()
+        for (host, _), reading in self._readings.items():
+            if host is None and not reading.queries:
+                reading.found.cancel()
+        for place in [place for place, reading in self._readings.items() if reading.found.cancelled()]:
+            if queries := self._readings.pop(place).queries | self._later.pop(place, {}):
+                self._later[place] = queries
+
+    def _hangs(self, place: Place) -> bool:
+        reading = self._readings.get(place)
+        return self._looks is not None and reading is not None and self._looks.hangs(reading.found)
+
     def _given_up(self) -> list[tuple[ListQuery, Found]]:
-        """Queries that wait in vain."""
+        """Queries that wait in vain; when there is no room, also those behind logs that hang."""
         told: list[tuple[ListQuery, Found]] = []
         now_s = self._clock()
         if not self._held or now_s < self._next_check_s:
             return told
         self._next_check_s = now_s + _SOON_S
+        is_full = self._held >= self._most_held
         reading = ((place, reading.queries) for place, reading in self._readings.items())
-        for (host, session_id), queries in chain(reading, self._later.items()):
-            if late := [query_id for query_id, held in queries.items() if held.until_s <= now_s]:
-                failure = failure_of(_unread(host, session_id))
+        for place, queries in chain(reading, self._later.items()):
+            hangs = is_full and self._hangs(place)
+            if late := [query_id for query_id, held in queries.items() if hangs or held.until_s <= now_s]:
+                failure = failure_of(_unread(*place))
                 told += [(queries.pop(query_id).query, failure) for query_id in late]
         self._later = {place: queries for place, queries in self._later.items() if queries}
         self._held -= len(told)
         return told
 
     def _read(self) -> list[tuple[ListQuery, Found]]:
-        places = [place for place in self._later if place not in self._readings]
-        begun = self._begin(places)
+        begun = self._begin([place for place in self._later if place not in self._readings])
         wait(begun, timeout=_SOON_S)
         done = [place for place, reading in self._readings.items() if reading.found.done()]
         finished = [self._readings.pop(place) for place in done]
@@ -174,25 +193,15 @@ class Resolver:
         if self._agents is not None:
             elsewhere = [(host, session_id) for host, session_id in places if host is not None]
             begun = {(host, session_id): found for (host, session_id), found in self._agents.ask(elsewhere).items()}
-        here = (session_id for host, session_id in places if host is None)
-        begun |= {(None, session_id): self._threads.submit(self._look, session_id) for session_id in here}
+        for host, session_id in places:
+            if host is None and self._looks is not None and (look := self._looks.begin(session_id)) is not None:
+                begun[None, session_id] = look
         for place, found in begun.items():
             self._readings[place] = _Reading(found, self._later.pop(place))
         return list(begun.values())
-
-    def _look(self, session_id: str) -> Found:
-        assert self._identities is not None, "it sees the log"
-        try:
-            return self._identities.identity(session_id)
-        except FeedbackError as error:
-            return failure_of(error)
-        except Exception as error:
-            # Whoever asks asks again: one Session must not end the projector each time.
-            logger.exception("a Session broke its reader session=%r", session_id)
-            return failure_of(CommandFailed(f"the projector broke on it: {type(error).__name__}: {error}"))
 
 
 def _unread(host: str | None, session_id: str) -> FeedbackError:
     if host is not None:
         return AgentUnanswered(host, "no answer in time")
-    return LogUnreadable(session_id, "where the projector sees it", "its log takes long to be read")
+    return LogUnreadable(session_id, "the projector's log root", "its log takes long to be read")

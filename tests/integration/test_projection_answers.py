@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from uuid import UUID
@@ -51,8 +50,7 @@ def responder(valkey_url: str, deployment: Deployment, monkeypatch: pytest.Monke
     monkeypatch.setattr(resolving, "_SOON_S", 30)
     with (
         connect(valkey_url) as client,
-        ThreadPoolExecutor(2) as threads,
-        closing(Responder(client, deployment.store, deployment, threads)) as responder,
+        closing(Responder(client, deployment.store, deployment, 2)) as responder,
     ):
         yield responder
 
@@ -350,8 +348,7 @@ def test_a_slow_log_holds_up_nobody_else(valkey_url: str, deployment: Deployment
     redis, logs = deployment.redis, SlowLogs()
     with (
         connect(valkey_url) as client,
-        ThreadPoolExecutor(2) as threads,
-        closing(Responder(client, deployment.store, logs, threads)) as responder,
+        closing(Responder(client, deployment.store, logs, 2)) as responder,
     ):
         try:
             ask(redis, list_query("first", "slow"), list_query("second", "s1"))

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
@@ -12,7 +12,8 @@ from feedback.model import SessionIdentity
 from feedback.queries import ListQuery
 from persistence.sidecar.store import StoredSession
 from projections.answers import Remembered
-from projections.resolving import Found, Resolver
+from projections.looking import PATIENCE_S, Found
+from projections.resolving import Resolver
 
 LIFE = SessionIdentity(created_at=1)
 
@@ -22,6 +23,7 @@ class HangingDisk:
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
+        self.hanging = threading.Semaphore(0)
 
     def known_identity(self, session_id: str) -> SessionIdentity | None:
         return LIFE if session_id == "known" else None
@@ -30,6 +32,7 @@ class HangingDisk:
         if session_id == "poisoned":
             raise ZeroDivisionError("nobody thought of that")
         if session_id.startswith("slow"):
+            self.hanging.release()
             self.go_on.wait(30)
         return LIFE
 
@@ -72,8 +75,7 @@ def rest(resolver: Resolver) -> dict[str, str]:
 def test_a_hanging_disk_holds_a_bounded_number_of_questions(disk: HangingDisk) -> None:
     """The others are told to ask again, one by one or all at once; whoever repeats his question holds one place."""
     asked = [query(str(n), f"slow-{n}") for n in range(3)]
-    with ThreadPoolExecutor(2) as threads:
-        resolver = Resolver(disk, threads, most_held=3)
+    with closing(Resolver(disk, 2, most_held=3)) as resolver:
         assert summary(resolver.resolved([*asked[:2], query("known", "known")])) == {"known": "there"}
         assert summary(resolver.resolved([asked[2], query("4", "slow-4"), query("5", "slow-5")])) == {
             "4": "QueueUnavailable",
@@ -92,8 +94,7 @@ def test_a_hanging_disk_holds_a_bounded_number_of_questions(disk: HangingDisk) -
 def test_who_waits_in_vain_is_told_and_takes_no_room(disk: HangingDisk) -> None:
     """Before its deadline, so that the answer finds its reader; whether its Session is being read or would be next."""
     now_s = [100.0]
-    with ThreadPoolExecutor(3) as threads:
-        resolver = Resolver(disk, threads, most_held=30, clock=lambda: now_s[0])
+    with closing(Resolver(disk, 3, most_held=30, clock=lambda: now_s[0])) as resolver:
         assert resolver.resolved([query("1", "slow-a"), query("2", "slow-a", seconds=500)]) == []
         assert summary(resolver.resolved([query("3", "slow-a"), query("4", "slow-a")])) == {"4": "QueueUnavailable"}
         now_s[0] += 60
@@ -109,8 +110,7 @@ def test_who_waits_in_vain_is_told_and_takes_no_room(disk: HangingDisk) -> None:
 def test_whose_clock_is_behind_waits_all_the_same(disk: HangingDisk) -> None:
     """A question that came past its deadline is held for a minute: how long it is waited for is not known."""
     now_s = [100.0]
-    with ThreadPoolExecutor(2) as threads:
-        resolver = Resolver(disk, threads, clock=lambda: now_s[0])
+    with closing(Resolver(disk, 2, clock=lambda: now_s[0])) as resolver:
         assert resolver.resolved([query("1", "slow", seconds=-4), query("2", "slow", seconds=2**40)]) == []
         now_s[0] += 59
         assert resolver.resolved(()) == []
@@ -124,8 +124,7 @@ def test_whose_clock_is_behind_waits_all_the_same(disk: HangingDisk) -> None:
 
 def test_one_session_does_not_take_all_room(disk: HangingDisk) -> None:
     """Of those that ask about one Session some wait; the others are told to ask again."""
-    with ThreadPoolExecutor(2) as threads:
-        resolver = Resolver(disk, threads, most_held=30)
+    with closing(Resolver(disk, 2, most_held=30)) as resolver:
         assert resolver.resolved([query("1", "slow-a"), query("2", "slow-a")]) == []
         assert summary(resolver.resolved([query(name, "slow-a") for name in ("1", "3", "4")])) == {
             "4": "QueueUnavailable"
@@ -135,10 +134,41 @@ def test_one_session_does_not_take_all_room(disk: HangingDisk) -> None:
         assert rest(resolver) == dict.fromkeys(("1", "2", "3", "5"), "there")
 
 
+def test_logs_that_hang_do_not_keep_the_threads_of_others(disk: HangingDisk) -> None:
+    """They are given others, up to a bound; past it others wait, until one of those that hang goes on."""
+    now_s = [100.0]
+    with closing(Resolver(disk, 1, clock=lambda: now_s[0])) as resolver:
+        for n in range(8):
+            assert resolver.resolved([query(f"slow-{n}", f"slow-{n}", seconds=500)]) == []
+            assert disk.hanging.acquire(timeout=30)
+            assert resolver.resolved([query(f"quick-{n}", f"quick-{n}", seconds=500)]) == []
+            now_s[0] += PATIENCE_S
+            if n < 7:
+                assert collect(resolver, [], 1) == {f"quick-{n}": "there"}
+        assert resolver.resolved([query("another", "slow-8", seconds=500)]) == []
+        assert not disk.hanging.acquire(blocking=False)
+        disk.go_on.set()
+        slow = {f"slow-{n}": "there" for n in range(8)}
+        assert rest(resolver) == {**slow, "quick-7": "there", "another": "there"}
+
+
+def test_who_waits_for_a_log_that_hangs_makes_room(disk: HangingDisk) -> None:
+    """When there is none left."""
+    now_s = [100.0]
+    with closing(Resolver(disk, 3, most_held=3, clock=lambda: now_s[0])) as resolver:
+        assert resolver.resolved([query("1", "slow-1")]) == []
+        assert disk.hanging.acquire(timeout=30)
+        now_s[0] += PATIENCE_S
+        assert resolver.resolved([query("2", "slow-2"), query("3", "slow-3")]) == []
+        now_s[0] += 1
+        assert collect(resolver, [query("quick", "quick")], 2) == {"1": "LogUnreadable", "quick": "there"}
+        disk.go_on.set()
+        assert rest(resolver) == {"2": "there", "3": "there"}
+
+
 def test_a_session_that_breaks_its_reader_fails_by_itself(disk: HangingDisk, caplog: pytest.LogCaptureFixture) -> None:
     """Who asks about it is told so, the log has the traceback, and others are answered."""
-    with ThreadPoolExecutor(2) as threads:
-        resolver = Resolver(disk, threads)
+    with closing(Resolver(disk, 2)) as resolver:
         found = resolver.resolved([query("1", "poisoned"), query("2", "fine")])
         while resolver.is_busy:
             found += resolver.resolved(())
