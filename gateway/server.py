@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import uvicorn
 import uvloop
@@ -80,6 +81,7 @@ def run_gateway(
 
 
 def _config(settings: Settings, app: ASGIApp) -> uvicorn.Config:
+    _check_certificate(settings)
     config = uvicorn.Config(
         app,
         http=BoundedProtocol,
@@ -102,3 +104,20 @@ def _config(settings: Settings, app: ASGIApp) -> uvicorn.Config:
     except OSError as error:  # of which SSLError is one
         raise SettingsInvalid(f"gateway_certificate, gateway_key: {error}") from None
     return config
+
+
+def _check_certificate(settings: Settings) -> None:
+    """Refuse files of which the web server would say neither the setting nor the path.
+
+    Raises:
+        SettingsInvalid: saying both.
+    """
+    if settings.gateway_key and not settings.gateway_certificate:
+        raise SettingsInvalid("gateway_key: needs gateway_certificate")
+    for name in ("gateway_certificate", "gateway_key"):
+        path: str = getattr(settings, name)
+        try:
+            if path:
+                Path(path).open("rb").close()
+        except OSError as error:
+            raise SettingsInvalid(f"{name}: {path}: {error.strerror}") from None

@@ -125,7 +125,8 @@ def test_refuses_to_start_where_it_could_not_be_safe(settings: Settings, tmp_pat
     usual = words(settings, tmp_path)
     for more, reason in (
         (("--host", "0.0.0.0"), "gateway_host: 0.0.0.0 is not the loopback"),
-        (("--certificate", str(tmp_path)), "gateway_certificate, gateway_key: "),
+        (("--certificate", str(tmp_path)), f"gateway_certificate: {tmp_path}: Is a directory"),
+        (("--key", str(TLS / "key.pem")), "gateway_key: needs gateway_certificate\n"),
     ):
         refused = feedback("gateway", *usual, *more)
         assert (refused.code, refused.out) == (2, ""), refused.err
