@@ -6,23 +6,27 @@ User and password are the server's. `rediss+sentinel` is TLS to the Sentinels an
 (`ssl_ca_certs`, ...), and `sentinel_username` and `sentinel_password` where the Sentinels ask for a password as well.
 """
 
+import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from redis import Redis
 from redis import asyncio as aio
 from redis.asyncio.retry import Retry as AsyncRetry
+from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.retry import Retry
-from redis.sentinel import Sentinel, SentinelConnectionPool
+from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
 SENTINEL_TIMEOUT_S = 1.0
 """A Sentinel that is silent for so long is passed over for the next."""
 
 _SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 _PORT = 26379
+_FAILURES = {"ConnectionError": "connection refused or broken", "TimeoutError": "no answer in time"}
 
 
 class Service(NamedTuple):
@@ -68,25 +72,25 @@ def primary(service: Service, **options: Any) -> Redis:
     """A client that asks for the primary whenever it connects. `options` are redis-py's, beside the URL's."""
     times = {"socket_timeout": SENTINEL_TIMEOUT_S, "socket_connect_timeout": SENTINEL_TIMEOUT_S}
     asked = service.sentinel_options | times | {"retry": Retry(NoBackoff(), 0)}
-    return Redis.from_pool(PrimaryPool(service.name, Sentinel(service.sentinels, sentinel_kwargs=asked), **options))
+    return Redis.from_pool(PrimaryPool(service.name, _Sentinels(service.sentinels, sentinel_kwargs=asked), **options))
 
 
 def primary_async(service: Service, **options: Any) -> aio.Redis:
     """As `primary`, for asyncio."""
     times = {"socket_timeout": SENTINEL_TIMEOUT_S, "socket_connect_timeout": SENTINEL_TIMEOUT_S}
     asked = service.sentinel_options | times | {"retry": AsyncRetry(NoBackoff(), 0)}
-    sentinel = AsyncSentinel(service.sentinels, sentinel_kwargs=asked)
+    sentinel = _AsyncSentinels(service.sentinels, sentinel_kwargs=asked)
     return aio.Redis.from_pool(AsyncPrimaryPool(service.name, sentinel, **options))
 
 
 def pool_like(pool: SentinelConnectionPool, **options: Any) -> SentinelConnectionPool:
     """A pool of ours for the primary that somebody else's pool serves, or a replica of."""
-    return PrimaryPool(pool.service_name, Sentinel(**_sentinels_like(pool.sentinel_manager)), **options)
+    return PrimaryPool(pool.service_name, _Sentinels(**_sentinels_like(pool.sentinel_manager)), **options)
 
 
 def pool_like_async(pool: AsyncSentinelConnectionPool, **options: Any) -> AsyncSentinelConnectionPool:
     """As `pool_like`, for asyncio."""
-    return AsyncPrimaryPool(pool.service_name, AsyncSentinel(**_sentinels_like(pool.sentinel_manager)), **options)
+    return AsyncPrimaryPool(pool.service_name, _AsyncSentinels(**_sentinels_like(pool.sentinel_manager)), **options)
 
 
 def _sentinels_like(manager: Sentinel | AsyncSentinel) -> dict[str, Any]:
@@ -98,6 +102,43 @@ def _sentinels_like(manager: Sentinel | AsyncSentinel) -> dict[str, Any]:
         # Where the primary's address as the Sentinels know it does not lead there.
         "force_master_ip": manager._force_master_ip,  # noqa: SLF001
     }
+
+
+class _Sentinels(Sentinel):
+    """redis-py's, without its clients' inner life in the message when none of them knows a primary."""
+
+    def __init__(self, sentinels: Sequence[tuple[str, int]], **options: Any) -> None:
+        super().__init__(sentinels, **options)  # type: ignore[no-untyped-call]  # redis-py gives none
+
+    def discover_master(self, service_name: str) -> tuple[str, int]:
+        try:
+            found: tuple[str, int] = super().discover_master(service_name)  # type: ignore[no-untyped-call]  # as above
+        except MasterNotFoundError as error:
+            raise MasterNotFoundError(_nobody_names(service_name, self.sentinels, str(error))) from None
+        return found
+
+
+class _AsyncSentinels(AsyncSentinel):
+    """As `_Sentinels`, for asyncio."""
+
+    def __init__(self, sentinels: Sequence[tuple[str, int]], **options: Any) -> None:
+        super().__init__(sentinels, **options)  # type: ignore[no-untyped-call]  # redis-py gives none
+
+    async def discover_master(self, service_name: str) -> tuple[str, int]:
+        try:
+            found: tuple[str, int] = await super().discover_master(service_name)
+        except AsyncMasterNotFoundError as error:
+            raise AsyncMasterNotFoundError(_nobody_names(service_name, self.sentinels, str(error))) from None
+        return found
+
+
+def _nobody_names(service: str, sentinels: Sequence[Redis | aio.Redis], said: str) -> str:
+    """redis-py tells only the kind of each failure: `<...> - network:ConnectionError`."""
+    asked = [sentinel.connection_pool.connection_kwargs for sentinel in sentinels]
+    where = ", ".join(f"{kwargs['host']}:{kwargs['port']}" for kwargs in asked)
+    kinds = sorted(set(re.findall(r" - \w+:(\w+)", said)))
+    why = ", ".join(_FAILURES.get(kind, kind) for kind in kinds) or "they know none of that name that is well"
+    return f"no Sentinel of {where} names a primary {service!r}: {why}"
 
 
 class PrimaryPool(SentinelConnectionPool):

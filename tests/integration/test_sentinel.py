@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from feedback import (
     AsyncFeedbackClient,
@@ -21,7 +22,7 @@ from feedback import (
     SessionIdentity,
     keys,
 )
-from feedback.connection import connect, like
+from feedback.connection import connect, connect_async, like
 from feedback.settings import Settings
 from tests.harness import CREATED_AT, serving, settings_for, wait_until, write_session
 from tests.integration.rating import items_of
@@ -138,3 +139,22 @@ def test_what_a_failover_lost_is_detected_and_healed(
                 assert_sound(redis, settings, ids)
                 assert {item.message_id for item in items_of(client.list("a", at_least=told.revision))} == {"m1", "m2"}
     assert "publishing again" in caplog.text, "an operator is told that the server lost something"
+
+
+def test_sentinels_out_of_reach_are_said_in_one_short_sentence() -> None:
+    """Where they are and what is amiss, by all three clients, and nothing of the driver's insides or of a password."""
+    url = "redis+sentinel://:secret@127.0.0.1:1,127.0.0.1:2/feedback"
+    said = "no Sentinel of 127.0.0.1:1, 127.0.0.1:2 names a primary 'feedback': connection refused or broken"
+
+    async def ask() -> None:
+        async with connect_async(url) as redis:
+            await redis.ping()
+
+    with connect(url) as redis:
+        with pytest.raises(RedisConnectionError) as refused:
+            redis.ping()
+        with like(redis) as another, pytest.raises(RedisConnectionError) as refused_too:
+            another.ping()
+    with pytest.raises(RedisConnectionError) as refused_async:
+        asyncio.run(ask())
+    assert {str(refused.value), str(refused_too.value), str(refused_async.value)} == {said}
