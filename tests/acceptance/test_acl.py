@@ -60,6 +60,7 @@ def settings(server: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         running.enter_context(children("worker", settings=settings, logs=home))
         projector = settings_for(url(server, "projector"), home)
         running.enter_context(children("projector", settings=projector, logs=home))
+        wait_until(lambda: server.hlen(keys.owners(1)) == settings.partitions, "the worker serves")
         yield settings
 
 
@@ -127,13 +128,14 @@ def test_a_projector_may_read_all_that_its_metrics_tell(server: Redis, settings:
 
 
 def test_a_reader_lists_and_cannot_put(server: Redis, settings: Settings) -> None:
+    write_session(settings, "read", "m")
     with FeedbackClient.from_url(url(server, "reader")) as reader:
         assert not reader.list("no such Session").ok
     with FeedbackClient.from_url(url(server, "reader"), logs=SessionLogs(Path(settings.sessions))) as reader:
-        assert reader.list("s").ok
+        assert reader.list("read").ok
         assert refusals(server) == []
         with pytest.raises(QueueUnavailable):
-            reader.put("s", "m", "positive", timeout=1)
+            reader.put("read", "m", "positive", timeout=1)
     refusals(server)
 
 
