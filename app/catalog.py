@@ -7,10 +7,11 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from feedback.errors import FeedbackError, LogFailure, SettingsInvalid
+from app.home import data_flag
+from feedback.errors import FeedbackError, LogFailure, SettingsInvalid, StoreUnavailable
 from feedback.model import Item, SessionIdentity
 from persistence.session_log import LogEntry, MessageSummary, SessionLogs
-from persistence.sidecar import SidecarStore, find_store
+from persistence.sidecar import SidecarStore, find_store, public_url
 
 _NEAR = 5
 
@@ -48,8 +49,8 @@ class SessionPage(Struct, frozen=True):
     next: str | UnsetType = UNSET
 
 
-def check_root(root: str) -> Path:
-    """The root of the Session logs, as a path.
+def check_root(root: str, data: Path | None = None) -> Path:
+    """The root of the Session logs, as a path. `data` is the home that it may follow from, for the message.
 
     Raises:
         SettingsInvalid: it is not there, no directory, or not readable.
@@ -58,7 +59,9 @@ def check_root(root: str) -> Path:
         with os.scandir(root):
             return Path(root)
     except OSError as error:
-        raise SettingsInvalid(f"sessions: {root}: {error.strerror}") from None
+        follows = data is not None and Path(root) == data.absolute() / "sessions"
+        hint = "; name the home of a system by --data, or the root of the logs by --sessions" if follows else ""
+        raise SettingsInvalid(f"sessions: {root}: {error.strerror}{hint}") from None
 
 
 def session_page(logs: SessionLogs, store: SidecarStore | None, *, after: str | None, limit: int) -> SessionPage:
@@ -93,6 +96,22 @@ def first_unrated(logs: SessionLogs, store: SidecarStore | None) -> tuple[str, s
 
 def _is_typable(name: str) -> bool:
     return name.isprintable() and not name.startswith("-")
+
+
+def require_store(url: str, data: Path) -> SidecarStore:
+    """The store of a deployment that is to have one, for a command that was given `data`.
+
+    Raises:
+        StoreUnavailable: there is none; the message says who makes it, and how another is named.
+        As well as `open_store`.
+    """
+    store = find_store(url)
+    if store is None:
+        raise StoreUnavailable(
+            f"no store at {public_url(url)}: --data or --sidecar-url names another; `feedback up {data_flag(data)}` or"
+            " a worker makes one"
+        )
+    return store
 
 
 def open_existing_store(url: str) -> SidecarStore | None:

@@ -61,7 +61,7 @@ def _attempt(check: "_Check", settings: Settings) -> list[Finding]:
 def _server(settings: Settings, data: Path) -> tuple[list[Finding], bool]:
     """What is to be said about the server, and whether there is one that answers."""
     if not settings.redis_url:
-        return [Finding("server", f"none is named, and no system runs in {data}", how_to_start(data))], False
+        return [Finding("server", f"none is named, and no system runs in {data.absolute()}", how_to_start(data))], False
     try:
         with open_server(settings.redis_url) as redis:
             return list(server_findings(read_server(redis))), True

@@ -106,7 +106,7 @@ def require_server(settings: Settings, data: Path) -> str:
         SettingsInvalid: what is named is no URL of a server.
     """
     if not settings.redis_url:
-        raise QueueUnavailable(f"no system runs in {data}: {how_to_start(data)}")
+        raise QueueUnavailable(f"no system runs in {data.absolute()}: {how_to_start(data)}")
     check_server_url(settings.redis_url)
     return settings.redis_url
 

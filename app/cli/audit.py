@@ -8,7 +8,7 @@ from typing import assert_never
 from msgspec import UNSET, Struct, UnsetType
 from rich.text import Text
 
-from app.catalog import open_existing_store
+from app.catalog import require_store
 from app.cli.options import add_common, add_settings, client_settings, positive
 from app.cli.output import STYLES, console, moment, printable, shortened, write_json
 from app.exits import ExitCode
@@ -23,7 +23,7 @@ from feedback.events import (
 )
 from feedback.requests import check_text
 from feedback.results import Rejection
-from persistence.sidecar.store import HISTORY_START, HistoryPosition, RecordedOutcome
+from persistence.sidecar.store import HISTORY_START, HistoryPosition
 
 _LIMIT = 100
 _NOTE_WIDTH = 60
@@ -48,11 +48,8 @@ def configure(command: str, parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> ExitCode:
     check_text("SESSION", arguments.session)
     after = HISTORY_START if arguments.after is None else _position(arguments.after)
-    store = open_existing_store(client_settings(arguments).sidecar_url)
-    found: list[RecordedOutcome] = []
-    if store is not None:
-        with closing(store):
-            found = store.history(arguments.session, after, arguments.limit + 1)
+    with closing(require_store(client_settings(arguments).sidecar_url, arguments.data)) as store:
+        found = store.history(arguments.session, after, arguments.limit + 1)
     page = found[: arguments.limit]
     cursor = "-".join(map(str, page[-1].position)) if len(found) > len(page) else UNSET
     events = tuple(decode_event(outcome.event) for outcome in page)

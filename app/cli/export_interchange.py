@@ -7,16 +7,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from app.catalog import open_existing_store
+from app.catalog import require_store
 from app.cli.import_interchange import print_refusals
 from app.cli.options import client_settings
 from app.cli.output import console, printable, write_json
 from app.exits import ExitCode
-from feedback.errors import StoreUnavailable
 from persistence.interchange.export import ExportReport, export
 from persistence.interchange.media import Form
 from persistence.interchange.rows import Refusal
-from persistence.sidecar import public_url
 
 
 class ExportDocument(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -45,10 +43,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> ExitCode:
     form, path, checked = Form(arguments.format), Path(arguments.output), bool(arguments.check)
     settings = client_settings(arguments)
-    store = open_existing_store(settings.sidecar_url)
-    if store is None:
-        raise StoreUnavailable(f"no store at {public_url(settings.sidecar_url)} yet: start a worker first")
-    with closing(store):
+    with closing(require_store(settings.sidecar_url, arguments.data)) as store:
         # Local time, and without a zone in it: the original names what it sets aside by that.
         now = datetime.now().astimezone()
         report = export(store, form, path, overwrite=bool(arguments.overwrite), check=checked, now=now)

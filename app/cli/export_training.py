@@ -10,7 +10,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from app.catalog import check_root, open_existing_store
+from app.catalog import check_root, require_store
 from app.cli.options import client_settings
 from app.cli.output import console, printable, write_json
 from app.exits import ExitCode
@@ -19,7 +19,7 @@ from app.training.filters import Filters, moment_of
 from app.training.jsonl import JsonlOutput
 from app.training.output import Output, Skipped, locked
 from app.training.source import place_of
-from feedback.errors import MediumUnavailable, SettingsInvalid, StoreUnavailable
+from feedback.errors import MediumUnavailable, SettingsInvalid
 from feedback.requests import check_text
 from persistence.session_log import SessionLogs
 from persistence.session_log.jsontext import well_formed
@@ -65,10 +65,8 @@ def run(arguments: Namespace) -> ExitCode:
     path = Path(arguments.output)
     if path.is_dir():
         raise SettingsInvalid(f"--output: {path} is a directory")
-    logs = SessionLogs(check_root(settings.sessions))
-    store = open_existing_store(settings.sidecar_url)
-    if store is None:
-        raise StoreUnavailable("sidecar store: there is none yet; --sidecar-url names it")
+    logs = SessionLogs(check_root(settings.sessions, arguments.data))
+    store = require_store(settings.sidecar_url, arguments.data)
     plan = Plan(
         format=arguments.format,
         pairs=bool(arguments.pairs),

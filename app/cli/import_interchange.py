@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 from redis import Redis
 
-from app.catalog import open_existing_store
+from app.catalog import require_store
 from app.cli.options import add_common, add_settings, client_settings
 from app.cli.output import console, printable, write_json
 from app.endpoint import check_server_url
@@ -17,12 +17,11 @@ from app.exits import ExitCode
 from app.inspection import open_server
 from feedback import crashpoints
 from feedback.calls import wall_clock_ms
-from feedback.errors import InvalidRequest, StoreUnavailable
+from feedback.errors import InvalidRequest
 from feedback.requests import MAX_ACTOR_BYTES, check_text
 from feedback.settings import Settings
 from persistence.interchange.media import Form, read_medium
 from persistence.interchange.rows import Ignored, Refusal
-from persistence.sidecar import public_url
 from persistence.sidecar.store import SidecarStore
 from projections.topology import check_topology, read_deployment, read_topology
 from worker.importing import Importer, ImportReport
@@ -62,9 +61,7 @@ def run(arguments: Namespace) -> ExitCode:
     form, source = Form(arguments.format), arguments.source
     _check_actor(arguments.actor)
     settings = client_settings(arguments)
-    store = open_existing_store(settings.sidecar_url)
-    if store is None:
-        raise StoreUnavailable(f"no store at {public_url(settings.sidecar_url)} yet: start a worker first")
+    store = require_store(settings.sidecar_url, arguments.data)
     with closing(store), _server(settings, store) as (redis, retention_s):
         importer = Importer(
             store,

@@ -7,7 +7,7 @@ from contextlib import closing
 from msgspec import Struct
 from redis import Redis
 
-from app.catalog import open_existing_store
+from app.catalog import require_store
 from app.cli.options import add_common, add_settings, client_settings
 from app.cli.output import console, write_json
 from app.endpoint import require_server
@@ -15,7 +15,6 @@ from app.exits import ExitCode
 from app.inspection import open_server
 from feedback import crashpoints
 from feedback.errors import InvalidRequest, StoreUnavailable
-from persistence.sidecar import public_url
 from persistence.sidecar.store import SidecarStore, StoredTopology
 from worker import topology as topologies
 
@@ -41,12 +40,12 @@ def configure(command: str, parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> ExitCode:
     settings = client_settings(arguments)
-    with open_server(require_server(settings, arguments.data)) as redis:
-        store = open_existing_store(settings.sidecar_url)
-        if store is None:
-            raise StoreUnavailable(f"no store at {public_url(settings.sidecar_url)} yet: start a worker first")
-        with closing(store):
-            stored = _changed(arguments, redis, store)
+    data = arguments.data
+    with (
+        open_server(require_server(settings, data)) as redis,
+        closing(require_store(settings.sidecar_url, data)) as store,
+    ):
+        stored = _changed(arguments, redis, store)
     report = PartitionsReport(
         generation=stored.generation,
         partitions=stored.partitions,

@@ -28,7 +28,7 @@ def configure(command: str, parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> ExitCode:
     check_text("--after", arguments.after)
     settings = client_settings(arguments)
-    logs = SessionLogs(check_root(settings.sessions))
+    logs = SessionLogs(check_root(settings.sessions, arguments.data))
     store = open_existing_store(settings.sidecar_url)
     with closing(store) if store else nullcontext():
         page = session_page(logs, store, after=arguments.after, limit=arguments.limit)

@@ -217,13 +217,23 @@ def test_settings_that_are_wrong_exit_with_2(tmp_path: Path) -> None:
     for words, env, said in (
         (("worker", "--redis-url", "redis://127.0.0.1:1/0"), {}, "max_note_bytes: not set"),
         (("up", "--max-note-bytes", "0", "--data", tmp_path), {}, "max_note_bytes: "),
-        (("up", "--data", tmp_path), {"FEEDBACK_PARTITIONS": "many"}, "(from the environment)"),
+        (("up", "--data", tmp_path), {"FEEDBACK_PARTITIONS": "many"}, "(from FEEDBACK_PARTITIONS)"),
         (("up", "--data", tmp_path, "--config", tmp_path / "f.toml"), {}, "lease_ttl: "),
         (("list", "s", "--config", tmp_path / "none.toml"), {}, "No such file"),
         (("up", "--data", tmp_path / "f.toml"), {}, "--data"),
     ):
         answer = feedback(*words, "--json", env=env)
         usage_error(answer, "SettingsInvalid", said)
+
+
+def test_a_misspelled_variable_is_told_once_on_stderr(up: Up, session: str) -> None:
+    """With the one that may be meant, and as JSON where JSON was asked for; the command does what it would anyway."""
+    words, env = ("list", session, "--data", up.data), {"FEEDBACK_REDIS_ULR": "redis://127.0.0.1:1/0"}
+    said = "FEEDBACK_REDIS_ULR is no setting and has no effect; is FEEDBACK_REDIS_URL meant?"
+    plain, as_json = feedback(*words, env=env), feedback(*words, "--json", env=env)
+    assert (plain.code, plain.err) == (0, f"warning: {said}\n")
+    assert as_json.document["ok"] is True
+    assert json.loads(as_json.err) == {"warning": {"code": "VariableUnknown", "message": said}}
 
 
 def test_sessions_shows_what_there_is_to_rate(up: Up, session: str) -> None:
@@ -274,7 +284,28 @@ def test_sessions_pages_and_a_broken_log_hides_no_other(tmp_path: Path) -> None:
 
 
 def test_sessions_says_that_the_root_is_missing(tmp_path: Path) -> None:
-    usage_error(feedback("sessions", "--data", tmp_path, "--json"), "SettingsInvalid", "No such file or directory")
+    """With what may name another; so does whatever else is about a system that is not in that directory."""
+    for words in (("sessions",), ("export", "--format", "jsonl", "-o", str(tmp_path / "x"))):
+        answer = feedback(*words, "--data", tmp_path, "--json")
+        usage_error(
+            answer, "SettingsInvalid", f"{tmp_path}/sessions: No such file or directory; name the home", "--data"
+        )
+
+
+def test_a_store_that_is_not_there_is_no_empty_one(tmp_path: Path) -> None:
+    """In one sentence, whatever wanted it: where it would be, what names another, and who makes one."""
+    (tmp_path / "sessions").mkdir()
+    told = f"no store at sqlite:///{tmp_path}/sidecar.sqlite3: --data or --sidecar-url names another; "
+    output = ("--output", str(tmp_path / "x"))
+    for words in (
+        ("audit", "demo-flaky-test"),
+        ("export", "--format", "jsonl", *output),
+        ("export", "--format", "json", *output),
+        ("import", "--format", "json", str(tmp_path / "x")),
+    ):
+        answer = feedback(*words, "--data", tmp_path, "--json")
+        infrastructure_error(answer, "StoreUnavailable", told, f"`feedback up --data {tmp_path}`")
+    assert [path.name for path in tmp_path.iterdir()] == ["sessions"]
 
 
 def test_status_shows_owners_queues_and_lag(up: Up, session: str) -> None:

@@ -110,7 +110,7 @@ def test_a_job_requeued_to_an_old_queue_is_served_where_its_session_is_now(
 def test_one_change_at_a_time_and_only_within_bounds(redis_client: Redis, settings: Settings) -> None:
     missing = feedback(settings, "set", "4")
     assert missing.returncode == 3, "nothing was set up yet"
-    assert "start a worker first" in missing.stderr
+    assert "a worker makes one" in missing.stderr
     with serving(settings, projector=False):
         pass
     assert feedback(settings, "set", "0").returncode == 2
