@@ -4,13 +4,15 @@ All processes of a deployment take the same names, so that one file or one set o
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
 
+from feedback import crashpoints
 from feedback.commands import MAX_COMMAND_BYTES
 from feedback.errors import SettingsInvalid
 from feedback.hosts import is_host_name
@@ -18,12 +20,19 @@ from feedback.hosts import is_host_name
 ENV_PREFIX = "FEEDBACK_"
 CONFIG_VARIABLE = "FEEDBACK_CONFIG"
 
+_OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, crashpoints.VARIABLE, "FEEDBACK_CHROMIUM"})
+"""Variables of this project that are no settings; the last one is that of benchmarks and tests of the page."""
+
 Positive = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0, le=24 * 3600)]
 WholeSeconds = Annotated[int, Meta(ge=1, le=10 * 366 * 24 * 3600)]
 
 # Room for ids, versions and actor beside the note in one command.
 _NOTE_HEADROOM = 64 * 1024
+
+_SERVER_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
+_SECRETS = frozenset({"redis_url", "sidecar_url"})
+"""May hold a password: their values are in no message."""
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,36 +117,52 @@ def load_settings(
     """Merge the three sources and check every value.
 
     `flags` holds what the command line gave, None for "not given". The file is `config`, or what
-    `FEEDBACK_CONFIG` names; without either there is none. `defaults` count for what no source names:
-    how the process finds the system that it joins.
+    `FEEDBACK_CONFIG` names; without either there is none. A variable that is empty is not set, as `X=${Y}` leaves
+    it in a shell. `defaults` count for what no source names: how the process finds the system that it joins.
 
     Raises:
         SettingsInvalid: naming the setting, where it came from, and what is wrong with it.
     """
     named = config or (Path(environ[CONFIG_VARIABLE]) if environ.get(CONFIG_VARIABLE) else None)
-    sources: list[tuple[str, Mapping[str, object]]] = [("the running system", defaults or {})]
-    sources.append(("the configuration file", _from_file(named) if named else {}))
-    sources.append(("the environment", _from_environ(environ)))
-    sources.append(("the command line", {name: value for name, value in flags.items() if value is not None}))
+    given = {name: value for name, value in flags.items() if value is not None}
     merged: dict[str, object] = {}
     origin: dict[str, str] = {}
-    for source, values in sources:
+    for source, values in (
+        ("the running system", defaults or {}),
+        (f"configuration file {named}", _from_file(named) if named else {}),
+        ("", _from_environ(environ)),
+        ("the command line", given),
+    ):
         merged |= values
-        origin |= dict.fromkeys(values, source)
+        origin |= {name: source or _variable(name) for name in values}
     return _checked(merged, origin)
 
 
-def _checked(values: dict[str, object], origin: dict[str, str]) -> Settings:
+def unknown_variables(environ: Mapping[str, str]) -> dict[str, str | None]:
+    """Variables that begin like ours and that nothing here reads, each with the one that may have been meant.
+
+    They are no error, for other programs may use the prefix.
+    """
+    known = sorted(_OTHER_VARIABLES.union(map(_variable, Settings.__struct_fields__)))
+    strangers = sorted(name for name in environ if name.startswith(ENV_PREFIX) and name not in known)
+    names = [name.removeprefix(ENV_PREFIX) for name in known]
+    nearest = {name: _nearest(name.removeprefix(ENV_PREFIX), names) for name in strangers}
+    return {name: near and ENV_PREFIX + near for name, near in nearest.items()}
+
+
+def _checked(values: dict[str, object], origin: Mapping[str, str]) -> Settings:
     try:
         settings = msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:
-        raise SettingsInvalid(_explain(str(error), origin)) from None
+        raise SettingsInvalid(_explain(str(error), values, origin)) from None
     if settings.host and not is_host_name(settings.host):
-        raise SettingsInvalid(f"host: {settings.host!r} is no host's name: letters, digits, '.', '_' and '-'")
+        raise _invalid("host", settings.host, origin, "no host's name: letters, digits, '.', '_' and '-'")
     if settings.max_note_bytes > MAX_COMMAND_BYTES - _NOTE_HEADROOM:
-        raise SettingsInvalid(
-            f"max_note_bytes: at most {MAX_COMMAND_BYTES - _NOTE_HEADROOM}, so that a command fits {MAX_COMMAND_BYTES}"
-        )
+        reason = f"at most {MAX_COMMAND_BYTES - _NOTE_HEADROOM}, so that a command fits {MAX_COMMAND_BYTES}"
+        raise _invalid("max_note_bytes", settings.max_note_bytes, origin, reason)
+    if settings.redis_url and settings.redis_url.partition("://")[0] not in _SERVER_SCHEMES:
+        schemes = ", ".join(f"{scheme}://" for scheme in _SERVER_SCHEMES)
+        raise _invalid("redis_url", settings.redis_url, origin, f"not a Redis URL, which begins with one of {schemes}")
     _check_agents_patience(settings, origin)
     return settings
 
@@ -154,25 +179,49 @@ def _check_agents_patience(settings: Settings, origin: Mapping[str, str]) -> Non
         )
 
 
-def _explain(message: str, origin: Mapping[str, str]) -> str:
+def _explain(message: str, values: Mapping[str, object], origin: Mapping[str, str]) -> str:
+    """What msgspec says about a value, as a person can use it."""
     if "missing required field `max_note_bytes`" in message:
         return "max_note_bytes: not set; give --max-note-bytes or FEEDBACK_MAX_NOTE_BYTES (8192 is a usual bound)"
     reason, marker, path = message.rpartition(" - at `$.")
     if not marker:
         return message
     name = path.rstrip("`")
-    return f"{name}: {reason} (from {origin.get(name, 'the defaults')})"
+    choices = get_args(get_type_hints(Settings).get(name))
+    if choices and reason.startswith("Invalid enum value"):
+        reason = f"expected one of {', '.join(choices)}"
+    return str(_invalid(name, values.get(name), origin, reason))
+
+
+def _invalid(name: str, value: object, origin: Mapping[str, str], reason: str) -> SettingsInvalid:
+    """The setting, its value where that is no secret, where it came from, and what is wrong with it."""
+    shown = "" if name in _SECRETS else f"{value!r}: "
+    return SettingsInvalid(f"{name}: {shown}{reason} (from {origin.get(name, 'the defaults')})")
+
+
+def _variable(name: str) -> str:
+    return ENV_PREFIX + name.upper()
+
+
+def _nearest(name: str, known: Sequence[str]) -> str | None:
+    return next(iter(get_close_matches(name, known, n=1, cutoff=0.75)), None)
 
 
 def _from_environ(environ: Mapping[str, str]) -> dict[str, object]:
     names = Settings.__struct_fields__
-    return {name: environ[key] for name in names if (key := ENV_PREFIX + name.upper()) in environ}
+    return {name: value for name in names if (value := environ.get(_variable(name)))}
 
 
 def _from_file(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsInvalid(f"configuration file {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsInvalid(f"configuration file {path}: {error}") from None
+    for name in values:
+        if name not in Settings.__struct_fields__:
+            near = _nearest(name, Settings.__struct_fields__)
+            hint = f"; is {near} meant?" if near else ""
+            raise SettingsInvalid(f"configuration file {path}: there is no setting {name!r}{hint}")
+    return values

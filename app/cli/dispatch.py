@@ -13,6 +13,7 @@ import msgspec
 
 from app.exits import ExitCode, exit_code_of
 from feedback.errors import FeedbackError
+from feedback.settings import unknown_variables
 
 _COMMANDS = {
     "up": ("up", "run everything on this machine: server, worker, projector"),
@@ -120,7 +121,15 @@ def _run(words: list[str]) -> ExitCode:
         return ExitCode.USAGE
     arguments = parser.parse_args(words)
     assert group is not None
+    _warn_of_unknown_variables()
     return group.run(arguments)
+
+
+def _warn_of_unknown_variables() -> None:
+    """Once per process, on stderr: a misspelled variable sets nothing, and whoever set it expects that it does."""
+    for name, near in unknown_variables(os.environ).items():
+        message = f"{name} is no setting and has no effect" + (f"; is {near} meant?" if near else "")
+        sys.stderr.write(_line("warning", "VariableUnknown", message) if _wants_json() else f"warning: {message}\n")
 
 
 def _wants_json() -> bool:
@@ -129,5 +138,9 @@ def _wants_json() -> bool:
 
 
 def _error_line(code: str, message: str) -> str:
-    document = {"error": {"code": code, "message": message.encode(errors="backslashreplace").decode()}}
+    return _line("error", code, message)
+
+
+def _line(kind: str, code: str, message: str) -> str:
+    document = {kind: {"code": code, "message": message.encode(errors="backslashreplace").decode()}}
     return msgspec.json.encode(document).decode() + "\n"

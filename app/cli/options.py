@@ -10,7 +10,7 @@ from feedback.settings import Settings
 
 SETTING_HELP = {
     "max_note_bytes": "bound on a note in UTF-8 bytes",
-    "redis_url": "an existing Redis (7.0 or newer) or Valkey (8 or newer): redis://, rediss://, unix://",
+    "redis_url": "an existing Redis (7.0 or newer) or Valkey (8 or newer): redis://, rediss://, unix://, redis+sentinel://",
     "sidecar_url": "the store: sqlite:///relative/path, sqlite:////absolute/path or postgresql://user@host/database",
     "sessions": "root of the Session logs",
     "logs": "local, or agents: this process sees no log root and asks the agents of hosts (local)",
