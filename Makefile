@@ -21,7 +21,7 @@ PACKAGES := feedback persistence barrier worker projections gateway app tests be
 .PHONY: up test bench lint fuzz chaos soak clean
 
 up: $(READY)
-	@exec $(BIN)/feedback up --data $(DATA)
+	@exec $(BIN)/feedback up --data "$(DATA)"
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS)

@@ -5,6 +5,7 @@ Without an exporter named, nothing of it is set up, or loaded by us.
 
 # ruff: noqa: PLC0415 - what is imported inside is an extra, and loaded only where an exporter is configured
 
+import logging
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -40,6 +41,8 @@ def traced(service: str, environ: Mapping[str, str]) -> Iterator[None]:
     except ModuleNotFoundError as error:
         reason = f"OTEL_*: traces need {error.name}: pip install 'session-feedback[tracing]'"
         raise SettingsInvalid(reason) from None
+    # Where no log is set up, as in a command of one call, Python would print on stderr what the exporter logs.
+    logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
     named = "OTEL_SERVICE_NAME" in environ or "service.name=" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     resource = Resource.create({} if named else {"service.name": service})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)

@@ -8,6 +8,8 @@ import msgspec
 from rich.console import Console
 
 STYLES = {"positive": "green", "negative": "red"}
+_NO_WIDTH = 10_000
+"""Wider than any line of a table."""
 
 
 def write_json(document: object) -> None:
@@ -23,8 +25,13 @@ class _Console(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Text for people: colour on a terminal only (rich honours NO_COLOR), lines never wrapped."""
-    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    """Text for people: colour on a terminal only (rich honours NO_COLOR), lines never wrapped.
+
+    Only a terminal has a width that a table has to fit: what goes to a file or to `grep` is whole.
+    """
+    is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    width = None if is_terminal else _NO_WIDTH
+    return _Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def printable(text: str) -> str:

@@ -130,9 +130,10 @@ def _rendered(status: SystemStatus) -> RenderableType:
 def _table(status: SystemStatus, now_ms: int) -> Table:
     """A row per owner with its sums, and below it one for each of its partitions that is not quiet."""
     table = Table(box=box.SIMPLE, pad_edge=False)
+    # On a terminal too narrow for both, an id goes on in the next line rather than that a number is cut.
     table.add_column("owner", overflow="fold")
     for name in ("partitions", *_COLUMNS):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     busy = sorted((one for one in status.partitions if not one.is_quiet), key=lambda one: one.oldest or now_ms)
     listed = {one.partition for one in busy[:_MOST_LISTED]}
     for owner in (*status.workers, None):

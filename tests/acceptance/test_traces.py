@@ -117,10 +117,13 @@ def test_a_collector_that_is_dead_keeps_nobody_from_working_or_ending(
     try:
         with FeedbackClient.from_url(valkey_url) as client:
             assert client.put("s", "m", "positive").ok
+        env = {"FEEDBACK_REDIS_URL": valkey_url}
+        answer = feedback("put", "s", "m", "negative", "--json", env=env | dead)
+        assert (answer.document["ok"], answer.err) == (False, ""), "a conflict, and not a word of the exporter's"
     finally:
         assert worker.stop(settings.shutdown_grace), worker.log_tail()
-    env = {"FEEDBACK_REDIS_URL": valkey_url, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
-    refused = feedback("put", "s", "m", "positive", env=env | dead)
+    grpc = {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+    refused = feedback("put", "s", "m", "positive", env=env | dead | grpc)
     assert refused.code == 2
     assert "SettingsInvalid: OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc'" in refused.err
 
