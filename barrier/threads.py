@@ -26,7 +26,7 @@ class Threads:
         future: Future[T] = Future()
         self._work.put(partial(_do, future, work))
         if self._begun < self._most:
-            threading.Thread(target=self._serve, name=f"barrier-{self._begun}", daemon=True).start()
+            threading.Thread(target=self._serve, name=f"log-reader-{self._begun}", daemon=True).start()
             self._begun += 1
         return future
 

@@ -72,6 +72,7 @@ class Responder:
         self._resolver = Resolver(identities, threads, agents=agents, host=host)
         self._waiting: dict[str, _Waiting] = {}
         self._next_check = 0.0
+        self._taught = False
         self._ready: list[tuple[str, bytes]] = []
         """Answers by query id, which go out with the next look for queries: one write less for who waits alone."""
 
@@ -119,6 +120,7 @@ class Responder:
 
     def _recover(self) -> None:
         self._lines.drop()
+        self._taught = False
         drop_foreign(self._redis, {keys.QUERIES: b"list", keys.LIST_ERA: b"string"})
 
     def _replies(self) -> list[_Replies]:
@@ -142,6 +144,10 @@ class Responder:
         take = ("BLMPOP", block_s, 1, keys.QUERIES, "LEFT", "COUNT", _BATCH)
         for names, args in replies[:-1]:
             _put_replies(self._redis, names, args)
+        if not self._taught:
+            # A refusal for want of the script would come only when the wait for questions is over.
+            self._redis.execute_command(*_put_replies.load())
+            self._taught = True
         put_last = [_put_replies.by_digest(*part) for part in replies[-1:]]
         *put, taken, era = self._lines.send(*put_last, take, ("GET", keys.LIST_ERA), refusals=True)
         for part, reply in zip(replies[-1:], put, strict=True):
