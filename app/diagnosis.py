@@ -13,7 +13,7 @@ from app.catalog import check_root, open_existing_store
 from app.endpoint import how_to_start
 from app.inspection import ServerFacts, open_server, read_ownership, read_server
 from feedback.client import FeedbackClient
-from feedback.errors import FeedbackError, HostUnknown, QueueUnavailable
+from feedback.errors import FeedbackError, HostUnknown, QueueUnavailable, StoreMoved
 from feedback.settings import Settings
 from feedback.troubles import read_troubles
 from persistence.session_log import SessionLogs
@@ -22,6 +22,8 @@ from projections.topology import check_topology, read_deployment, read_topology
 from worker.unpublished import left_out
 
 _PROJECTOR_PATIENCE_S = 2.0
+_RESTORE = "repair or restore the store before going on; see docs/operations.md"
+_MEND = "mend what it names; see docs/operations.md"
 LITTLE_ROOM_BYTES = 32 * 2**20
 """So much is used up soon by a store that is in use."""
 
@@ -55,7 +57,16 @@ def _attempt(check: "_Check", settings: Settings) -> list[Finding]:
     try:
         return list(check.look(settings))
     except FeedbackError as error:
-        return [Finding(check.name, f"{error.code}: {error}", check.cure)]
+        detail, action = f"{error.code}: {error}", check.cure
+        if isinstance(error, StoreMoved):  # it says itself what is to be done
+            detail, action = _parted(detail, action)
+        return [Finding(check.name, detail, action)]
+
+
+def _parted(told: str, otherwise: str) -> tuple[str, str]:
+    """What is amiss, and what to do: behind a semicolon, where the store says it itself."""
+    detail, semicolon, action = told.partition("; ")
+    return (detail, action) if semicolon else (told, otherwise)
 
 
 def _server(settings: Settings, data: Path) -> tuple[list[Finding], bool]:
@@ -98,7 +109,8 @@ def _store(settings: Settings) -> Iterator[Finding]:
     counts = f"{health.sessions} Sessions, {health.items} items, {health.commands} command records"
     yield Finding("store", f"{health.engine}, schema {health.schema_version}, {counts}: {health.location}")
     for finding in health.findings:
-        yield Finding("store", finding, "repair or restore the store before going on; see docs/operations.md")
+        is_damaged = finding.startswith("partition ")
+        yield Finding("store", *_parted(finding, _RESTORE if is_damaged else _MEND))
     if settings.sidecar_url.startswith("sqlite:"):
         free = disk_usage(Path(health.location).parent).free
         if free < LITTLE_ROOM_BYTES:

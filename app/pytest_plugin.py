@@ -34,7 +34,13 @@ def feedback_system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runnin
 @pytest.fixture
 def feedback_quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
     """A new system without server and processes for this test alone: the same code on fakeredis, in threads."""
-    from app.quick import quick_system  # noqa: PLC0415
+    try:
+        from app.quick import quick_system  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        from feedback.errors import SettingsInvalid  # noqa: PLC0415
+
+        reason = f"`feedback_quick` needs {error.name}: pip install 'session-feedback[testing]'"
+        raise SettingsInvalid(reason) from None
 
     with quick_system(tmp_path_factory.mktemp("feedback")) as system:
         yield system

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from feedback.errors import StoreMoved
 
+_NAME = "name that one by --sidecar-url or FEEDBACK_SIDECAR_URL"
 _FINISH = "run the same `feedback migrate` again to finish it, or with --abandon to give it up"
 
 
@@ -15,7 +16,7 @@ def refuse_moved(location: str, transfers: Iterable[tuple[str, str, bool]]) -> N
     """
     for role, peer, finished in transfers:
         if role == "source":
-            moved = f"was moved to {peer}; name that one" if finished else f"is being moved to {peer}; {_FINISH}"
+            moved = f"was moved to {peer}; {_NAME}" if finished else f"is being moved to {peer}; {_FINISH}"
             raise StoreMoved(f"sidecar store {location}: {moved}")
         if not finished:
             raise StoreMoved(f"sidecar store {location}: an unfinished copy of {peer}; {_FINISH}")

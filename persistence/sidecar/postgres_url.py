@@ -1,6 +1,7 @@
 """`postgresql://` URLs: what of them may be shown, and what we add where they are silent."""
 
 from typing import TypeAlias
+from urllib.parse import quote
 
 import psycopg
 from psycopg import conninfo
@@ -42,11 +43,17 @@ def parse(url: str) -> Parameters:
 
 
 def location(parameters: Parameters) -> str:
-    """The store's place for people and logs: no password, no options."""
+    """The store's place for people and logs, as a URL that may be used again: no password, no options."""
     user = f"{parameters['user']}@" if "user" in parameters else ""
     hosts = parameters.get("host", "").split(",")
     ports = parameters.get("port", "").split(",")
     if len(ports) != len(hosts):
         ports = ports[:1] * len(hosts)
-    places = ",".join(f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=True))
+    named = map(_as_in_url, hosts)
+    places = ",".join(f"{host}:{port}" if port else host for host, port in zip(named, ports, strict=True))
     return f"postgresql://{user}{places}/{parameters.get('dbname', '')}"
+
+
+def _as_in_url(host: str) -> str:
+    """A socket's directory and an IPv6 address are written in another way there."""
+    return f"[{host}]" if ":" in host else quote(host, safe="")

@@ -1,12 +1,14 @@
 """The fixtures for developers of hosts, used as such a developer would: installed, in one line."""
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
 from feedback import Item, Ok, Rejected, SessionNotFound
+from feedback.errors import SettingsInvalid
 
 if TYPE_CHECKING:
     from app.testing import RunningSystem
@@ -51,6 +53,15 @@ def test_quick_systems_share_nothing(feedback_quick: "RunningSystem", turn: int)
     session, (answer,) = feedback_quick.write_session(session_id="the same in both")
     with feedback_quick.client() as client:
         assert client.put(session, answer, "positive", if_version=None).ok
+
+
+def test_without_its_extra_the_quick_fixture_says_what_to_install(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "app.quick", raising=False)
+    monkeypatch.setitem(sys.modules, "fakeredis", None)
+    with pytest.raises(SettingsInvalid, match=r"needs fakeredis: pip install 'session-feedback\[testing\]'"):
+        request.getfixturevalue("feedback_quick")
 
 
 def as_members(result: Ok | Rejected) -> list[dict[str, str]]:

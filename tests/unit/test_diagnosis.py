@@ -9,7 +9,9 @@ from app import diagnosis
 from app.diagnosis import Finding, diagnose, server_findings
 from app.inspection import ServerFacts
 from app.testing import settings_in_home
-from persistence.sidecar import open_store
+from persistence.sidecar import SqliteStore, open_store
+from persistence.sidecar.store import StoreHealth
+from persistence.sidecar.transfer import move
 
 WELL = ServerFacts(
     name="valkey",
@@ -51,3 +53,34 @@ def test_a_disk_that_is_nearly_full_is_said(tmp_path: Path, monkeypatch: pytest.
     (little,) = wrong()
     assert "MiB left on its disk" in little.detail
     assert "make room" in str(little.action)
+
+
+@pytest.mark.parametrize(
+    ("told", "detail", "action"),
+    [
+        ("fsync is off: a crash loses ratings; turn it on", "fsync is off: a crash loses ratings", "turn it on"),
+        ("partition 1-0: record 2 lies past the last sequence 1", None, "repair or restore the store"),
+        ("standby 'b' is 99 MiB behind", None, "mend what it names"),
+    ],
+)
+def test_each_ill_of_a_store_has_its_own_remedy(
+    told: str, detail: str | None, action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that the store itself says, or one for its kind: only a damaged store is to be restored."""
+    settings = settings_in_home(tmp_path)
+    open_store(settings.sidecar_url).close()
+    monkeypatch.setattr(
+        SqliteStore, "health", lambda _: StoreHealth("SQLite", str(tmp_path / "x"), 1, 0, 0, 0, (told,))
+    )
+    (wrong,) = (one for one in diagnose(settings, tmp_path) if one.check == "store" and not one.ok)
+    assert (wrong.detail, str(wrong.action)[: len(action)]) == (detail or told, action)
+
+
+def test_a_store_that_was_moved_says_how_to_name_the_other(tmp_path: Path) -> None:
+    settings = settings_in_home(tmp_path)
+    open_store(settings.sidecar_url).close()
+    target = f"sqlite:///{tmp_path / 'elsewhere'}"
+    move(settings.sidecar_url, target, lambda _: None)
+    (wrong,) = (one for one in diagnose(settings, tmp_path) if one.check == "store")
+    assert wrong.detail.endswith(f"was moved to {target}")
+    assert wrong.action == "name that one by --sidecar-url or FEEDBACK_SIDECAR_URL"
