@@ -40,7 +40,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     max_note_bytes: Positive
     """The bound on a note, in UTF-8 bytes. Required: the contract leaves it to the deployment."""
-    redis_url: str = "redis://127.0.0.1:6379/0"
+    redis_url: str = ""
+    """The server. Empty: the one that the process embeds, or the one of the system that it joins."""
     sidecar_url: str = "sqlite:///data/sidecar.sqlite3"
     """`sqlite:///relative/path`, `sqlite:////absolute/path`, or `postgresql://user:password@host:port/database`."""
     sessions: str = "data/sessions"
@@ -65,7 +66,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shutdown_grace: Seconds = 10.0
     """Seconds that a worker may take to finish its batch after SIGTERM."""
     io_threads: Annotated[int, Meta(ge=1, le=64)] = 8
-    """Logs that a worker reads and fsyncs at the same time."""
+    """Logs that a worker, projector or agent reads at the same time."""
     index_bytes: Positive = 64 * 2**20
     """Memory for the index of Session logs, in bytes."""
     result_ttl: WholeSeconds = 500
