@@ -117,6 +117,13 @@ def is_passing(error: RedisError) -> bool:
     return isinstance(error, RedisConnectionError | RedisTimeoutError) or is_passing_reply(error)
 
 
+def is_out_of_reach(error: BaseException | None) -> bool:
+    """Whether this says that nobody answers at the address that was meant."""
+    if not isinstance(error, RedisConnectionError | RedisTimeoutError) or isinstance(error, AuthenticationError):
+        return False
+    return not is_passing_reply(error)
+
+
 def is_passing_reply(error: RedisError) -> bool:
     """Whether the server itself said that it will be well again: it is there, at the address that was meant."""
     # redis-py takes the codes that it knows (OOM, READONLY, ...) off the message, and the message off LOADING.

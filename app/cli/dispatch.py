@@ -12,9 +12,11 @@ from typing import NoReturn, Protocol, cast
 import msgspec
 
 from app.exits import ExitCode, exit_code_of
-from feedback.errors import FeedbackError
+from feedback.connection import is_out_of_reach
+from feedback.errors import FeedbackError, QueueUnavailable, ResultTimeout
 from feedback.settings import unknown_variables
 
+_PROGRAM = "feedback"
 _COMMANDS = {
     "up": ("up", "run everything on this machine: server, worker, projector"),
     "worker": ("worker", "run one worker; several share the partitions"),
@@ -54,6 +56,9 @@ class _Parser(ArgumentParser):
     """argparse, with its errors in the form that `--json` promises."""
 
     def error(self, message: str) -> NoReturn:
+        first = next(iter(sys.argv[1:]), "")
+        if self.prog == _PROGRAM and first.startswith("-"):  # argparse would take the option's value for the command
+            message = f"{first}: options go behind the command: feedback COMMAND {first} ..."
         if _wants_json():
             self.exit(ExitCode.USAGE, _error_line("Usage", message))
         super().error(message)
@@ -77,7 +82,7 @@ def parser_for(arguments: Sequence[str]) -> tuple[ArgumentParser, _CommandGroup 
 
     Only that command's own arguments are known to it; the others are there by name and help.
     """
-    parser = _Parser(prog="feedback", description="Durable, ordered feedback on the answers of LLM-agent Sessions.")
+    parser = _Parser(prog=_PROGRAM, description="Durable, ordered feedback on the answers of LLM-agent Sessions.")
     parser.add_argument("--version", action=_Version, help="print this program's version")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     asked = next((word for word in arguments if not word.startswith("-")), "")
@@ -99,7 +104,8 @@ def main() -> int:
         code = _run(sys.argv[1:])
         sys.stdout.flush()
     except FeedbackError as error:
-        sys.stderr.write(_error_line(error.code, str(error)) if _wants_json() else f"{error.code}: {error}\n")
+        said = explained(error)
+        sys.stderr.write(_error_line(error.code, said) if _wants_json() else f"{error.code}: {said}\n")
         return exit_code_of(error)
     except BrokenPipeError:
         # The reader (`| head`) has seen enough; Python would complain again when it closes stdout.
@@ -130,6 +136,16 @@ def _warn_of_unknown_variables() -> None:
     for name, near in unknown_variables(os.environ).items():
         message = f"{name} is no setting and has no effect" + (f"; is {near} meant?" if near else "")
         sys.stderr.write(_line("warning", "VariableUnknown", message) if _wants_json() else f"warning: {message}\n")
+
+
+def explained(error: FeedbackError) -> str:
+    """The error's sentence, and what whoever typed the command can do about it."""
+    said = str(error)
+    if isinstance(error, ResultTimeout):
+        return f"{said.partition(';')[0]}; run it again with --command-id {error.command_id}"
+    if isinstance(error, QueueUnavailable) and is_out_of_reach(error.__cause__):
+        return f"{said.rstrip('.')}; is it running? --redis-url or FEEDBACK_REDIS_URL names it; `feedback doctor`"
+    return said
 
 
 def _wants_json() -> bool:

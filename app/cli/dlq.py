@@ -26,7 +26,7 @@ _ID = "COMMAND_ID"
 
 def configure(command: str, parser: ArgumentParser) -> None:
     del command
-    steps = parser.add_subparsers(dest="step", required=True, metavar="STEP")
+    steps = parser.add_subparsers(dest="step", required=True, metavar="list|show|retry|drop")
     listing = steps.add_parser("list", help="list them, oldest failure first, partition by partition")
     listing.add_argument("--limit", metavar="N", type=positive, default=_LIMIT, help=f"commands per page ({_LIMIT})")
     listing.add_argument("--after", metavar="CURSOR", help="continue behind this one: `next` of the page before")

@@ -65,6 +65,8 @@ def run(arguments: Namespace) -> ExitCode:
     path = Path(arguments.output)
     if path.is_dir():
         raise SettingsInvalid(f"--output: {path} is a directory")
+    if not path.parent.is_dir():
+        raise MediumUnavailable(f"--output: {path.parent} is no directory")
     logs = SessionLogs(check_root(settings.sessions, arguments.data))
     store = require_store(settings.sidecar_url, arguments.data)
     plan = Plan(

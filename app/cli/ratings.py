@@ -78,8 +78,8 @@ def _expect_answer(url: str, timeout_s: float) -> None:
     try:
         with connect(url, timeout_s=min(SOCKET_TIMEOUT_S, max(timeout_s, _SHORTEST_S))) as redis:
             redis.ping()
-    except RedisTimeoutError:
-        raise QueueUnavailable(f"the server says nothing within {timeout_s:g} s") from None
+    except RedisTimeoutError as error:
+        raise QueueUnavailable(f"the server says nothing within {timeout_s:g} s") from error
     except RedisError:
         return  # the client waits it out, or says what it is
 

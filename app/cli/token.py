@@ -33,7 +33,7 @@ class _Line(Struct, frozen=True, kw_only=True, rename="camel"):
 
 def configure(command: str, parser: ArgumentParser) -> None:
     del command
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="create|list|revoke")
     create = actions.add_parser("create", help="make a token and show it, this once", allow_abbrev=False)
     create.add_argument("label", metavar="LABEL", help="who will use it: the actor of all that is done with it")
     create.add_argument("--read-only", action="store_true", help="it may list and follow, not rate")

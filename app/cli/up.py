@@ -18,6 +18,7 @@ from app.logs import setup_logging
 from app.system import System, with_own_port
 from app.up import UpPlan, plan_up, run_up
 from feedback.settings import Settings
+from gateway.access.tokens import TokenFile
 from gateway.address import url_of
 from persistence.session_log import SessionLogs
 from persistence.sidecar import public_url
@@ -72,7 +73,7 @@ def _greet(plan: UpPlan, system: System, data: Path) -> None:
     out.print(f"  store      {public_url(settings.sidecar_url)}")
     out.print(f"  Sessions   {settings.sessions}")
     if plan.gateway:
-        out.print(f"  HTTP       {url_of(settings, settings.gateway_port)}")
+        out.print(f"  HTTP       {url_of(settings, settings.gateway_port)}{whom_it_lets_in(settings)}")
     for name, url in _metrics_urls(system).items():
         out.print(f"  metrics    {url} ({name})")
     out.print(f"  processes  {pids}; logs in {system.logs}")
@@ -82,6 +83,13 @@ def _greet(plan: UpPlan, system: System, data: Path) -> None:
     if example := _example(settings):
         session, message = map(shlex.quote, example)
         out.print(f'  {program} put {session} {message} positive --note "Clear and short"{where}')
+
+
+def whom_it_lets_in(settings: Settings) -> str:
+    """A remark for whoever has set up neither tokens nor an issuer: the gateway asks nobody then who it is."""
+    if settings.gateway_issuer or TokenFile(Path(settings.gateway_tokens)).exists():
+        return ""
+    return " (no tokens, no issuer: everybody on this machine may rate)"
 
 
 def _metrics_urls(system: System) -> dict[str, str]:

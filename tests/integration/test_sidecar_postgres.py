@@ -13,7 +13,7 @@ from typing import ClassVar
 import pytest
 
 from feedback.errors import SettingsInvalid, StoreForeign, StoreUnavailable
-from persistence.sidecar import find_store, open_store, postgres_schema, postgres_url, public_url
+from persistence.sidecar import find_store, open_store, postgres_schema, public_url
 from persistence.sidecar.postgres import PostgresStore
 from persistence.sidecar.postgres_text import LONGEST_KEY, key_of
 from persistence.sidecar.store import HISTORY_START, Change, DeleteItem, PutItem, StartSession, StoredTopology
@@ -354,22 +354,6 @@ class TestUrl:
     )
     def test_what_is_shown_of_one_holds_no_password(self, url: str, shown: str) -> None:
         assert public_url(url) == shown
-
-    @pytest.mark.parametrize(
-        ("url", "place"),
-        [
-            ("postgresql://ada:s3cr3t@h:5433,i/d?sslmode=require", "postgresql://ada@h:5433,i/d"),
-            ("postgresql://ada@[::1]:5432/d", "postgresql://ada@[::1]:5432/d"),
-            ("postgresql:///d?host=/run/pg&user=ada", "postgresql://ada@%2Frun%2Fpg/d"),
-        ],
-    )
-    def test_the_place_that_errors_name_is_a_url_of_the_same_store(self, url: str, place: str) -> None:
-        """Of several hosts or a socket as well: where a store was moved to can be copied from the message."""
-        assert postgres_url.location(postgres_url.parse(url)) == place
-        again = postgres_url.parse(place)
-        assert {name: again[name] for name in ("user", "host", "dbname")} == {
-            name: value for name, value in postgres_url.parse(url).items() if name in ("user", "host", "dbname")
-        }
 
     def test_a_password_is_used_and_never_said(self, databases: Databases, bare: str) -> None:
         server = databases.server

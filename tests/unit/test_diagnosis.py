@@ -9,7 +9,7 @@ from app import diagnosis
 from app.diagnosis import Finding, diagnose, server_findings
 from app.inspection import ServerFacts
 from app.testing import settings_in_home
-from persistence.sidecar import SqliteStore, open_store
+from persistence.sidecar import SqliteStore, open_store, postgres_url
 from persistence.sidecar.store import StoreHealth
 from persistence.sidecar.transfer import move
 
@@ -84,3 +84,20 @@ def test_a_store_that_was_moved_says_how_to_name_the_other(tmp_path: Path) -> No
     (wrong,) = (one for one in diagnose(settings, tmp_path) if one.check == "store")
     assert wrong.detail.endswith(f"was moved to {target}")
     assert wrong.action == "name that one by --sidecar-url or FEEDBACK_SIDECAR_URL"
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("postgresql://ada:s3cr3t@h:5433,i/d?sslmode=require", "postgresql://ada@h:5433,i/d"),
+        ("postgresql://ada@[::1]:5432/d", "postgresql://ada@[::1]:5432/d"),
+        ("postgresql:///d?host=/run/pg&user=ada", "postgresql://ada@%2Frun%2Fpg/d"),
+    ],
+)
+def test_the_place_that_errors_name_is_a_url_of_the_same_store(url: str, place: str) -> None:
+    """Of several hosts or a socket as well: where a store was moved to can be copied from the message."""
+    assert postgres_url.location(postgres_url.parse(url)) == place
+    again = postgres_url.parse(place)
+    assert {name: again[name] for name in ("user", "host", "dbname")} == {
+        name: value for name, value in postgres_url.parse(url).items() if name in ("user", "host", "dbname")
+    }

@@ -89,12 +89,23 @@ def abandon(source_url: str, target_url: str) -> None:
 
 
 @contextmanager
+def _blamed_on(flag: str) -> Iterator[None]:
+    """What is wrong with a URL is said of the flag that gave it, and not of the setting that it usually is."""
+    try:
+        yield
+    except SettingsInvalid as error:
+        raise SettingsInvalid(str(error).replace("sidecar_url:", f"{flag}:", 1)) from error.__cause__
+
+
+@contextmanager
 def _both(source_url: str, target_url: str) -> Iterator[tuple[StoreEnd, StoreEnd]]:
-    source = open_end(source_url, create=False)
+    with _blamed_on("--from"):
+        source = open_end(source_url, create=False)
     if source is None:
         raise SettingsInvalid(f"--from: there is no store at {public_url(source_url)}")
     with closing(source):
-        target = open_end(target_url, create=True)
+        with _blamed_on("--to"):
+            target = open_end(target_url, create=True)
         assert target is not None, "it is made where there is none"
         with closing(target):
             yield source, target
