@@ -30,7 +30,7 @@ WholeSeconds = Annotated[int, Meta(ge=1, le=10 * 366 * 24 * 3600)]
 # Room for ids, versions and actor beside the note in one command.
 _NOTE_HEADROOM = 64 * 1024
 
-_SERVER_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
+_SERVERS = ("redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://")
 _SECRETS = frozenset({"redis_url", "sidecar_url"})
 """May hold a password: their values are in no message."""
 
@@ -161,9 +161,9 @@ def _checked(values: dict[str, object], origin: Mapping[str, str]) -> Settings:
     if settings.max_note_bytes > MAX_COMMAND_BYTES - _NOTE_HEADROOM:
         reason = f"at most {MAX_COMMAND_BYTES - _NOTE_HEADROOM}, so that a command fits {MAX_COMMAND_BYTES}"
         raise _invalid("max_note_bytes", settings.max_note_bytes, origin, reason)
-    if settings.redis_url and settings.redis_url.partition("://")[0] not in _SERVER_SCHEMES:
-        schemes = ", ".join(f"{scheme}://" for scheme in _SERVER_SCHEMES)
-        raise _invalid("redis_url", settings.redis_url, origin, f"not a Redis URL, which begins with one of {schemes}")
+    if settings.redis_url and not settings.redis_url.startswith(_SERVERS):
+        reason = f"not a Redis URL, which begins with one of {', '.join(_SERVERS)}"
+        raise _invalid("redis_url", settings.redis_url, origin, reason)
     _check_agents_patience(settings, origin)
     return settings
 
