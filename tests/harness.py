@@ -12,6 +12,7 @@ import msgspec
 from redis.exceptions import RedisError
 
 from barrier.process import run_agent
+from feedback import keys
 from feedback.calls import wall_clock_ms
 from feedback.connection import connect
 from feedback.errors import FeedbackError
@@ -79,12 +80,23 @@ def serving(
         if projector:
             running.append(threads.submit(run_projector, settings, stop))
         try:
+            _wait_for_agents(settings.redis_url, agents, running)
             yield stop
         finally:
             stop.set()
             _hurry(settings.redis_url, running)
     for process in running:
         process.result()
+
+
+def _wait_for_agents(url: str, agents: Sequence[Settings], running: Sequence[Future[None]]) -> None:
+    """Until all can be asked, or something has ended: who asks an agent that is not there yet is told so at once."""
+    if agents:
+        with closing(connect(url)) as redis:
+            names = [keys.agent(of_host.host) for of_host in agents]
+            wait_until(
+                lambda: redis.exists(*names) == len(names) or any(one.done() for one in running), "the agents serve"
+            )
 
 
 _BLOCKING = ("blmpop", "blpop", "xread")

@@ -33,11 +33,10 @@ NASTY = "../a b/ü"
 DAY_MS = 24 * 3600 * 1000
 
 
-@pytest.fixture(scope="module")
-def settings(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+@pytest.fixture
+def settings(valkey_url: str, tmp_path: Path) -> Settings:
     """Five Sessions in two projects, some rated: no worker runs, so the store is all there is."""
-    home = tmp_path_factory.mktemp("home")
-    settings = settings_for(valkey_url, home, gateway_port=0)
+    settings = settings_for(valkey_url, tmp_path, gateway_port=0)
     root = Path(settings.sessions)
     one, two = identity("/w/one"), identity("/w/two")
     write_log(root, "praised", conversation(2), of=one)
@@ -58,7 +57,7 @@ def settings(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Setti
     return settings
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def client(settings: Settings) -> Iterator[httpx.Client]:
     with gateway_serving(settings) as url, caller(url) as client:
         wait_until(lambda: not listed(client, "/sessions").get("reading"), "the logs are read")
