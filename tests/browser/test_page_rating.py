@@ -18,19 +18,22 @@ from persistence.session_log import LogWriter
 from persistence.session_log.events import exchange
 from tests.browser.demo import NOW
 from tests.browser.serving import Demonstration, free_port
-from tests.integration.gateway_serving import gateway_serving
+from tests.harness import wait_until
+from tests.integration.gateway_serving import caller, gateway_serving
 
 pytestmark = pytest.mark.server
 
 
 @pytest.fixture
 def session(demo: Demonstration) -> str:
-    """A Session of its own, with three answers."""
+    """A Session of its own, with three answers, that the gateway lists: it looks at most once a second."""
     session_id = f"rated-{uuid4()}"
     with LogWriter(Path(demo.settings.sessions), session_id, created_at=NOW, cwd="/home/ada/rated") as log:
         for turn in range(1, 4):
             ids = {"user_id": f"q{turn}", "assistant_id": f"a{turn}"}
             log.append(exchange(turn, f"Question {turn}?", f"This is answer {turn}.", **ids))
+    with caller(demo.url) as client:
+        wait_until(lambda: client.get("/sessions", params={"text": session_id}).json()["total"], "it is listed")
     return session_id
 
 
