@@ -296,7 +296,7 @@ def test_a_commands_host_is_a_name(host: str) -> None:
 
 
 def test_a_setting_that_is_no_name_stops_a_process_at_its_start() -> None:
-    with pytest.raises(SettingsInvalid, match="'a b' is no host's name"):
+    with pytest.raises(SettingsInvalid, match="'a b': no host's name"):
         load_settings({"max_note_bytes": 1, "host": "a b"}, {})
 
 
