@@ -1,14 +1,20 @@
 """A server's event streams without workers, for tests of those who read them."""
 
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from uuid import uuid4
 
+import httpx
+import pytest
 from redis import Redis
 
 from feedback import keys
 from feedback.events import FeedbackPut, encode_event
 from feedback.model import Item
 from feedback.partitions import PartitionId, Topology
+from tests.harness import settings_for
+from tests.integration.gateway_serving import caller, gateway_serving
 from worker import topology as topologies
 
 
@@ -53,3 +59,15 @@ class Streams:
 def readers(redis: Redis) -> int:
     """How many connections wait for events."""
     return sum("b" in one["flags"] for one in redis.client_list())
+
+
+@pytest.fixture
+def streams(redis_client: Redis) -> Streams:
+    return Streams(redis_client)
+
+
+@pytest.fixture
+def client(streams: Streams, valkey_url: str, tmp_path: Path) -> Iterator[httpx.Client]:
+    """A client of a gateway over these streams; no worker runs."""
+    with gateway_serving(settings_for(valkey_url, tmp_path, gateway_port=0)) as url, caller(url) as client:
+        yield client

@@ -18,24 +18,14 @@ from gateway.live.hub import EventHub
 from persistence.sidecar import open_store
 from tests.harness import serving, settings_for, write_session
 from tests.integration.gateway_serving import Sent, caller, gateway_serving, item_path, listening
-from tests.integration.gateway_streams import Streams
+from tests.integration.gateway_streams import Streams, client, streams
 from worker import topology as topologies
+
+__all__ = ["client", "streams"]  # the fixtures
 
 pytestmark = pytest.mark.server
 
 PATIENCE_S = 30.0
-
-
-@pytest.fixture
-def streams(redis_client: Redis) -> Streams:
-    return Streams(redis_client)
-
-
-@pytest.fixture
-def client(streams: Streams, valkey_url: str, tmp_path: Path) -> Iterator[httpx.Client]:
-    """A client of a gateway over these streams; no worker runs."""
-    with gateway_serving(settings_for(valkey_url, tmp_path, gateway_port=0)) as url, caller(url) as client:
-        yield client
 
 
 def ids(events: Iterator[Sent], number: int) -> list[str | None]:

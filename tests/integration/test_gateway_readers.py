@@ -2,7 +2,6 @@
 
 import logging
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -20,21 +19,11 @@ from gateway.live.hub import delivery_of
 from gateway.live.subscriptions import Delivery
 from tests.harness import settings_for, wait_until
 from tests.integration.gateway_serving import Sent, caller, gateway_serving, listening
-from tests.integration.gateway_streams import Streams, readers
+from tests.integration.gateway_streams import Streams, client, readers, streams
+
+__all__ = ["client", "streams"]  # the fixtures
 
 pytestmark = pytest.mark.server
-
-
-@pytest.fixture
-def streams(redis_client: Redis) -> Streams:
-    return Streams(redis_client)
-
-
-@pytest.fixture
-def client(streams: Streams, valkey_url: str, tmp_path: Path) -> Iterator[httpx.Client]:
-    """A client of a gateway over these streams; no worker runs."""
-    with gateway_serving(settings_for(valkey_url, tmp_path, gateway_port=0)) as url, caller(url) as client:
-        yield client
 
 
 def test_only_events_of_its_session_are_read_for_a_reader_and_not_among_too_many(
