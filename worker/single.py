@@ -14,7 +14,6 @@ from feedback.failures import error_of
 from feedback.live_owners import live_owners
 from feedback.partitions import PartitionId
 from persistence.sidecar.store import PartitionsFenced
-from worker import topology as topologies
 from worker.acknowledge import acknowledge
 from worker.claims import Claim, Claimed, Ending, Failed
 from worker.core.batching import Answered
@@ -25,7 +24,7 @@ from worker.queue import ClaimQueue
 from worker.remote import EvidenceNeeded, OutOfTurn, question_of
 from worker.runtime import Runtime
 from worker.turn_taker import TurnTaker
-from worker.turns import turn_deadline, until_unfenced
+from worker.turns import settled_topology, turn_deadline, until_unfenced
 
 
 def apply_one(runtime: Runtime, command: Command) -> Event:
@@ -42,12 +41,10 @@ def apply_one(runtime: Runtime, command: Command) -> Event:
 
 
 def _in_turn(runtime: Runtime, command: Command, deadline: float) -> Event:
-    standing = topologies.current_standing(runtime.store, runtime.settings)
-    if standing.former is not None:
-        raise QueueUnavailable("the number of partitions is being changed; run the job again when that is done")
-    partition = standing.current.partition_of(command.session_id)
+    topology = settled_topology(runtime.store, runtime.settings)
+    partition = topology.partition_of(command.session_id)
     me = f"{SINGLE_PREFIX}{uuid4().hex}"
-    with TurnTaker(runtime.redis, me, standing.current, runtime.settings.lease_ttl) as taker:
+    with TurnTaker(runtime.redis, me, topology, runtime.settings.lease_ttl) as taker:
         taker.seize([partition], deadline)
         return _apply(runtime, me, partition, command)
 

@@ -51,6 +51,19 @@ def until_unfenced(attempt: Callable[[], T], deadline: float) -> T:
         time.sleep(delay(tries, random.random(), cap_s=_LONGEST_PAUSE_S))  # noqa: S311 - jitter, not a secret
 
 
+def settled_topology(store: SidecarStore, settings: Settings) -> Topology:
+    """How Sessions are spread now, and not for some of them only.
+
+    Raises:
+        QueueUnavailable: the number of partitions is being changed.
+        SettingsInvalid, StoreUnavailable: the store was never set up, or cannot be read.
+    """
+    standing = topologies.current_standing(store, settings)
+    if standing.former is not None:
+        raise QueueUnavailable("the number of partitions is being changed; run this again when that is done")
+    return standing.current
+
+
 class Turn(Struct, frozen=True):
     """What was taken: the fences of these partitions, to commit under."""
 
@@ -76,16 +89,8 @@ class Turns:
         self._me = f"{SINGLE_PREFIX}{uuid4().hex}"
 
     def topology(self) -> Topology:
-        """How Sessions are spread now.
-
-        Raises:
-            QueueUnavailable: the number of partitions is being changed.
-            SettingsInvalid, StoreUnavailable: the store was never set up, or cannot be read.
-        """
-        standing = topologies.current_standing(self._store, self._settings)
-        if standing.former is not None:
-            raise QueueUnavailable("the number of partitions is being changed; run this again when that is done")
-        return standing.current
+        """As `settled_topology`."""
+        return settled_topology(self._store, self._settings)
 
     @contextmanager
     def take(self, session_ids: Collection[str]) -> Iterator[Turn]:
