@@ -1,9 +1,7 @@
 """The embedded engine: one SQLite file, any number of threads and processes of one machine."""
 
 import contextlib
-import os
 import sqlite3
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
@@ -12,12 +10,12 @@ from typing import ClassVar
 
 import msgspec
 
-from feedback.errors import FeedbackError
 from feedback.model import SessionIdentity
 from feedback.partitions import PartitionId
 from persistence.sidecar import schema
-from persistence.sidecar.sqlite_connections import WAL_KEPT_BYTES, SqliteConnections
+from persistence.sidecar.sqlite_connections import SqliteConnections
 from persistence.sidecar.sqlite_transaction import SqliteTransaction, find_record, find_session, is_recorded, item_from
+from persistence.sidecar.sqlite_wal import WriteAheadLog
 from persistence.sidecar.store import (
     CommandRecord,
     Fence,
@@ -30,12 +28,6 @@ from persistence.sidecar.store import (
     StoreTransaction,
 )
 from persistence.sidecar.topology import serves, topology_from
-
-# Together the bound on the WAL, unless another program's reader holds it open.
-_CHECKPOINT_PAGES = 8192
-_CHECKPOINT_BYTES = 2 * WAL_KEPT_BYTES
-# A changed row dirties its own page and up to four of indexes, which it may share with others of its batch.
-_LEAST_PAGES_A_CHANGE, _MOST_PAGES_A_CHANGE = 0.25, 5.0
 
 _TOPOLOGY = """SELECT name, value FROM meta
                WHERE name IN ('generation', 'partitions', 'former', 'retired', 'deployment')"""
@@ -89,10 +81,6 @@ class SqliteStore:
 
     What a transaction committed is on stable storage (`synchronous=FULL`: one sync of the WAL a commit).
 
-    Checkpoints copy the WAL into the main file, every 8,192 pages or so. They are made here, under the
-    write lock, instead of by SQLite: before 3.51.3 a checkpoint that meets another process's commit at
-    the wrong instant can lose pages (sqlite.org/wal.html, "WAL-reset bug").
-
     Not to be used in a child process after a fork: open another one there.
     """
 
@@ -108,11 +96,7 @@ class SqliteStore:
             StoreUnavailable: it cannot be opened, read, locked or written; with path and reason.
         """
         self._connections = SqliteConnections(path, busy_timeout, durable=self._durable)
-        self._checkpoint_lock = threading.Lock()
-        self._checkpoint_failure: str | None = None
-        # How much this process added to the WAL since its last checkpoint, is estimated by what it changed.
-        self._changes = 0
-        self._pages_a_change = _MOST_PAGES_A_CHANGE
+        self._log = WriteAheadLog(self._connections, durable=self._durable)
 
     @staticmethod
     def in_memory() -> "SqliteStore":
@@ -238,10 +222,7 @@ class SqliteStore:
             counts: tuple[int, int, int] = connection.execute(_COUNTS).fetchone()
             version = schema.stored_version(connection, self._connections.location)
             findings = list(_inconsistent_partitions(connection))
-        if self._checkpoint_failure is not None:
-            findings.append(f"the last checkpoint failed: {self._checkpoint_failure}")
-        if (wal_bytes := self._wal_bytes()) > 2 * _CHECKPOINT_BYTES:
-            findings.append(f"the write-ahead log has {wal_bytes} bytes: does another program hold it open?")
+        findings += self._log.findings()
         engine = f"SQLite {sqlite3.sqlite_version}"
         location = self._connections.location
         return StoreHealth(engine, location, version, *counts, tuple(findings))
@@ -265,40 +246,10 @@ class SqliteStore:
             self._connections.begin_writing(connection)
             changes = connection.total_changes
             yield connection
+            self._log.make_room()
             connection.execute("COMMIT")
-            self._changes += connection.total_changes - changes
-        if self._changes * self._pages_a_change > _CHECKPOINT_PAGES or self._wal_bytes() > _CHECKPOINT_BYTES:
-            self._checkpoint()
-
-    def _checkpoint(self) -> None:
-        """Copy the WAL into the main file. The commit before it stands, whatever becomes of this.
-
-        One connection holds the write lock, so that no commit can restart the WAL meanwhile; another
-        one copies, as far as readers allow, without waiting for them.
-        """
-        if not self._checkpoint_lock.acquire(blocking=False):
-            return
-        try:
-            with self._connections.lease(writing=True) as guard, self._connections.lease() as copier:
-                self._connections.begin_writing(guard)
-                _, pages, _ = copier.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-                guard.execute("ROLLBACK")
-            self._checkpoint_failure = None
-            if pages >= 0:  # else somebody else is copying
-                a_change = pages / max(1, self._changes)
-                self._pages_a_change = min(max(a_change, _LEAST_PAGES_A_CHANGE), _MOST_PAGES_A_CHANGE)
-        except FeedbackError as error:
-            # The WAL keeps everything; the next checkpoint tries again, `health` tells.
-            self._checkpoint_failure = str(error)
-        finally:
-            self._changes = 0
-            self._checkpoint_lock.release()
-
-    def _wal_bytes(self) -> int:
-        try:
-            return os.stat(self._connections.log_name).st_size  # noqa: PTH116 - once a commit
-        except OSError:
-            return 0
+            changes = connection.total_changes - changes
+        self._log.committed(changes)
 
 
 class _VolatileStore(SqliteStore):

@@ -24,7 +24,7 @@ _PRAGMAS = (
     # Where fsync stops short of the platter (macOS); means nothing elsewhere.
     "PRAGMA fullfsync = ON",
     "PRAGMA checkpoint_fullfsync = ON",
-    # Checkpoints are made under the write lock, see `SqliteStore`.
+    # Checkpoints are made under the write lock, see `WriteAheadLog`.
     "PRAGMA wal_autocheckpoint = 0",
     f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}",
     "PRAGMA cache_size = -8192",

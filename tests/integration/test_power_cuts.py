@@ -17,9 +17,9 @@ pytestmark = pytest.mark.process
 STORE = """
 import sys
 from pathlib import Path
-from persistence.sidecar import SqliteStore, sqlite
+from persistence.sidecar import SqliteStore, sqlite_wal
 from tests.integration.sidecar_children import rate
-sqlite._CHECKPOINT_PAGES = 10
+sqlite_wal._CHECKPOINT_PAGES = 10
 store = SqliteStore(Path(sys.argv[1]))
 for done in range(4):
     rate(store, f"m{done}", after=done)
@@ -30,8 +30,8 @@ print("closed", flush=True)
 FORGETTING = """
 import sys
 from pathlib import Path
-from persistence.sidecar import SqliteStore, sqlite
-sqlite._CHECKPOINT_PAGES = 5
+from persistence.sidecar import SqliteStore, sqlite_wal
+sqlite_wal._CHECKPOINT_PAGES = 5
 store = SqliteStore(Path(sys.argv[1]))
 for done in range(3):
     assert store.prune(expired_before=2000, limit=100) == 100

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from feedback.errors import SettingsInvalid, StoreForeign, StoreUnavailable
-from persistence.sidecar import SqliteStore, open_store, schema, sqlite
+from persistence.sidecar import SqliteStore, open_store, schema, sqlite_wal
 from tests.conformance.sidecar_engines import P0, commit, message_ids, record
+from tests.faulty_disk import SmallDisk
 from tests.integration.sidecar_children import child, line_of, rate
 
 
@@ -249,9 +250,14 @@ print("free", flush=True)
 
 
 class TestWriteAheadLog:
+    def log(self, path: Path) -> Path:
+        return path.with_name(f"{path.name}-wal")
+
     def frames(self, path: Path) -> int:
-        """Pages that fit into the log file: 32 bytes of header, then 24 and 4,096 bytes for each."""
-        return (path.with_name(f"{path.name}-wal").stat().st_size - 32) // (4096 + 24)
+        """Pages in the log since it last started anew: 32 bytes of header, then 24 and 4,096 bytes for each."""
+        content = self.log(path).read_bytes()
+        salts = content[16:24]
+        return sum(content[place + 8 : place + 16] == salts for place in range(32, len(content), 4096 + 24))
 
     def test_a_commit_writes_as_much_in_a_session_of_10_items_as_in_one_of_10_000(self, tmp_path: Path) -> None:
         """Pages, not time: what an update and a new item add to the log."""
@@ -272,11 +278,12 @@ class TestWriteAheadLog:
     def test_it_is_copied_and_started_anew_before_it_grows_large(
         self, store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sqlite, "_CHECKPOINT_PAGES", 50)
+        monkeypatch.setattr(sqlite_wal, "_CHECKPOINT_PAGES", 50)
         size = path.stat().st_size
         for revision in range(1000):
             rate(store, f"m{revision}", after=revision)
         assert self.frames(path) < 200
+        assert self.log(path).stat().st_size < 3 * 2**20
         assert path.stat().st_size > 2 * size
         assert store.health().findings == ()
         assert len(message_ids(store, "s")) == 1000
@@ -285,25 +292,90 @@ class TestWriteAheadLog:
         self, store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Rows of a batch share pages; each copying costs a sync of the main file."""
-        monkeypatch.setattr(sqlite, "_CHECKPOINT_PAGES", 300)
+        monkeypatch.setattr(sqlite_wal, "_CHECKPOINT_PAGES", 300)
         copied, changes = 0, 0
-        copy = store._checkpoint
+        copy = store._log.checkpoint
 
         def counted() -> None:
             nonlocal copied
             copied += 1
             copy()
 
-        monkeypatch.setattr(store, "_checkpoint", counted)
+        monkeypatch.setattr(store._log, "checkpoint", counted)
         for revision in range(0, 64 * 200, 64):
             rate(store, *(f"m{number}" for number in range(64)), after=revision)
             changes += 64
         assert 1 < copied < changes / 300, "at a page a change it would be more often"
 
+    def test_it_is_longer_than_what_it_holds(self, store: SqliteStore, path: Path) -> None:
+        """To sync a file that grew takes twice as long as one of which the blocks are there."""
+        log = self.log(path)
+        rate(store, "m0")
+        rate(store, "m1", after=1)
+        room = log.stat().st_size
+        assert room > 4096 * (self.frames(path) + 50)
+        revision = 2
+        while 32 + self.frames(path) * (4096 + 24) < room - 20 * (4096 + 24):
+            assert log.stat().st_size == room
+            rate(store, f"m{revision}", after=revision)
+            revision += 1
+        for _ in range(20):
+            rate(store, f"m{revision}", after=revision)
+            revision += 1
+        assert log.stat().st_size > 1.5 * room
+        assert len(message_ids(store, "s")) == revision
+
+    def test_it_grows_no_longer_than_what_is_kept_of_it(self, store: SqliteStore, path: Path) -> None:
+        revision = 0
+        for _ in range(40):
+            rate(store, *(f"m{number}" for number in range(revision, revision + 5000)), after=revision)
+            revision += 5000
+            assert self.log(path).stat().st_size < 2 * sqlite_wal.WAL_KEPT_BYTES
+        rate(store, "last", after=revision)
+        assert self.log(path).stat().st_size <= sqlite_wal.WAL_KEPT_BYTES + 2**20
+        assert store.health().findings == ()
+
+    def test_what_a_killed_process_left_in_it_is_there(self, path: Path) -> None:
+        """Zeros behind the last commit end it, as does what an earlier round left there."""
+        script = """
+import sys
+from pathlib import Path
+from persistence.sidecar import SqliteStore
+from tests.integration.sidecar_children import rate
+store = SqliteStore(Path(sys.argv[1]))
+for done in range(50):
+    rate(store, f"m{done}", after=done)
+print("done", flush=True)
+sys.stdin.readline()
+"""
+        with child(script, path) as process:
+            assert line_of(process) == "done"
+            process.kill()
+        assert self.log(path).stat().st_size > 4096 * (self.frames(path) + 20)
+        with closing(SqliteStore(path)) as opened:
+            assert message_ids(opened, "s") == [f"m{number}" for number in range(50)]
+            rate(opened, "next", after=50)
+
+    def test_on_a_disk_that_is_nearly_full_commits_have_what_is_left(self, tmp_path: Path) -> None:
+        disk = SmallDisk(tmp_path / "disk", 2**20)
+        try:
+            path = disk.path / "sidecar.sqlite3"
+            with closing(SqliteStore(path)) as store:
+                rate(store, "m0")
+                disk.fill()
+                with (disk.path / "ballast").open("r+b") as ballast:
+                    ballast.truncate((disk.path / "ballast").stat().st_size - 160 * 2**10)
+                for revision in range(1, 5):
+                    rate(store, f"m{revision}", after=revision)
+                assert self.log(path).stat().st_size == 32 + self.frames(path) * (4096 + 24)
+                assert len(message_ids(store, "s")) == 5
+        finally:
+            disk.unmount()
+
     def test_a_reader_that_holds_it_stops_no_commit(
         self, store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sqlite, "_CHECKPOINT_PAGES", 50)
+        monkeypatch.setattr(sqlite_wal, "_CHECKPOINT_PAGES", 50)
         rate(store, "m0")
         with closing(sqlite3.connect(path, isolation_level=None)) as reader:
             reader.execute("BEGIN")
@@ -319,10 +391,10 @@ class TestWriteAheadLog:
         untouched = path.read_bytes()
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            store._checkpoint()
+            store._log.checkpoint()
             assert any("checkpoint failed" in finding for finding in store.health().findings)
             assert path.read_bytes() == untouched
-        store._checkpoint()
+        store._log.checkpoint()
         assert store.health().findings == ()
         assert path.read_bytes() != untouched
 

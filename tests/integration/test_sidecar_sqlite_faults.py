@@ -58,9 +58,9 @@ sys.stdin.readline()
         script = """
 import resource, sys
 from pathlib import Path
-from persistence.sidecar import SqliteStore, sqlite
+from persistence.sidecar import SqliteStore, sqlite_wal
 from tests.integration.sidecar_children import rate
-sqlite._CHECKPOINT_PAGES = 0
+sqlite_wal._CHECKPOINT_PAGES = 0
 store = SqliteStore(Path(sys.argv[1]))
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, hard))
@@ -172,9 +172,9 @@ class TestEverySync:
 import sys
 from pathlib import Path
 from feedback.errors import StoreUnavailable
-from persistence.sidecar import SqliteStore, sqlite
+from persistence.sidecar import SqliteStore, sqlite_wal
 from tests.integration.sidecar_children import rate
-sqlite._CHECKPOINT_PAGES = 10
+sqlite_wal._CHECKPOINT_PAGES = 10
 store, done = None, 0
 for attempt in range(12):
     try:
