@@ -17,13 +17,16 @@
 -- not say where its Session's would be registered.
 local budget, bytes, most_of_one = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
+local owners = {}
 local function live_owner(session)
   if not session then
     return -1
+  elseif owners[session] == nil then
+    local live = redis.pcall('HMGET', ARGV[6] .. session, 'owner', 'session', 'created_at', 'cwd')
+    -- Of a key that is no hash `live` is an error, and `live[1]` nil, which would end the reply early.
+    owners[session] = live[1] and redis.call('EXISTS', ARGV[7] .. live[1]) == 1 and live or false
   end
-  local live = redis.pcall('HMGET', ARGV[6] .. session, 'owner', 'session', 'created_at', 'cwd')
-  -- Of a key that is no hash `live` is an error, and `live[1]` nil, which would end the reply early.
-  return live[1] and redis.call('EXISTS', ARGV[7] .. live[1]) == 1 and live or false
+  return owners[session]
 end
 
 -- A job's data and live owner; nil when it is readable, and too much for this reply.
