@@ -11,8 +11,8 @@ from redis.exceptions import NoScriptError, RedisError
 from feedback import keys
 from feedback.crashpoints import CrashPoint, reach
 from persistence.sidecar.store import SidecarStore
-from worker.acknowledge import acknowledge, in_parts
-from worker.claims import Claimed, Ending, Endings, StreamBehind, Taken, grouped
+from worker.acknowledge import acknowledge, at_once, in_parts
+from worker.claims import Claimed, Ending, Endings, StreamBehind, Taken
 from worker.link import Link, Request
 from worker.messages import Call, check_finished, read_claims
 from worker.meter import Meter
@@ -30,7 +30,7 @@ class Received(Struct, frozen=True):
 
 
 class Exchange:
-    """One acknowledgement at most is on its way, and behind it one claim at most, on a connection of their own.
+    """One batch's acknowledgement at most is on its way, and behind it one claim at most, on a connection of their own.
 
     The server executes them in this order. A claim counts on that acknowledgement (what it says is held would be
     wrong otherwise), so the answer to one behind an acknowledgement that did not go through is not used: the script
@@ -47,7 +47,7 @@ class Exchange:
         self._wake = keys.wake(worker_id)
         self._generation = generation
         self._ended: Sequence[tuple[Claimed, Ending]] = ()
-        self._unconfirmed: Endings = {}
+        self._unconfirmed: Sequence[Endings] = ()
         self._waits = False
         self._claims = False
 
@@ -69,8 +69,8 @@ class Exchange:
             *early, last = in_parts(endings)
             for part in early:
                 acknowledge(self._queue, self._store, part)
-            self._ended, self._unconfirmed = endings, grouped(last)
-            requests.append(FINISH.by_digest(*self._queue.finish_call(self._unconfirmed)))
+            self._ended, self._unconfirmed = endings, list(at_once(last))
+            requests += (FINISH.by_digest(*self._queue.finish_call(some)) for some in self._unconfirmed)
             reach(CrashPoint.BEFORE_ACKNOWLEDGEMENT)
         if claim is not None:
             self._claims, self._waits = True, wait_s > 0
@@ -88,13 +88,14 @@ class Exchange:
             RedisError: nothing is under way any more, and what of it was done is unknown.
         """
         done, self._ended = [claim for claim, _ in self._ended], ()
-        unconfirmed, self._unconfirmed = self._unconfirmed, {}
+        unconfirmed, self._unconfirmed = self._unconfirmed, ()
         waits, self._waits = self._waits, False
         claims, self._claims = self._claims, False
         taken = Taken({}, ())
         try:
-            if unconfirmed:
-                check_finished(unconfirmed, self._link.receive())
+            for some in unconfirmed:
+                check_finished(some, self._link.receive())
+            if done:
                 self._meter.acknowledged(done)  # now: the next answer may take its time
             if waits:
                 self._link.receive()
@@ -103,7 +104,7 @@ class Exchange:
         except (StreamBehind, NoScriptError):
             # Events to be mended first, or scripts to be taught anew: neither is done with more on its way.
             self._link.reset()
-            acknowledge(self._queue, self._store, list(chain.from_iterable(unconfirmed.values())))
+            acknowledge(self._queue, self._store, [one for some in unconfirmed for one in chain(*some.values())])
             self._meter.acknowledged(done)
             taken = Taken({}, [LOOK_AGAIN])
         return Received(done, taken)
@@ -113,7 +114,7 @@ class Exchange:
         while self._link.awaited:
             with contextlib.suppress(RedisError):  # when the connection breaks, nothing is awaited any more
                 self._link.receive()
-        self._ended, self._unconfirmed, self._waits, self._claims = (), {}, False, False
+        self._ended, self._unconfirmed, self._waits, self._claims = (), (), False, False
 
     def close(self) -> None:
         """Give the connection back."""
