@@ -28,19 +28,26 @@ _EVENT_ROOM = 64 * 1024
 """For what an event holds besides one note: ids, versions, times, actor."""
 _OVERHEAD = 1024
 _MOST_AT_ONCE = 256
+_READ_ON_BYTES = 4 * 2**20
+"""Of streams that have more than what is taken of each, in one request: the server does nothing else meanwhile."""
 
 
 class Room(Struct, frozen=True):
-    """How much a round may take: so many bytes of one partition, and so many events of each before looking again."""
+    """How much may be taken of so many partitions, where every event may be as large as one gets."""
 
-    partition_bytes: int
-    page: int
+    partitions: int
+    max_note_bytes: int
+    whole: int = ROUND_BYTES
 
-    @classmethod
-    def for_round(cls, partitions: int, max_note_bytes: int) -> "Room":
-        """Room for a round in which every event may be as large as one gets."""
-        share = ROUND_BYTES // partitions
-        return cls(share, min(_MOST_AT_ONCE, max(1, share // (max_note_bytes + _EVENT_ROOM))))
+    @property
+    def partition_bytes(self) -> int:
+        """A partition's share."""
+        return self.whole // self.partitions
+
+    @property
+    def page(self) -> int:
+        """So many events of each before looking at their size."""
+        return min(_MOST_AT_ONCE, max(1, self.partition_bytes // (self.max_note_bytes + _EVENT_ROOM)))
 
 
 class Gathered(Struct, frozen=True):
@@ -72,7 +79,8 @@ def _read_on(redis: Redis, rows: Rows, partitions: Sequence[PartitionId], room: 
     """More of these partitions' streams. XREAD counts entries, so it may only take as many as can be giants."""
     names = [keys.events(partition) for partition in partitions]
     after = [past(rows[partition][-1].sequence) for partition in partitions]
-    more = _backlog(redis, names, (room.partition_bytes * len(partitions), _OVERHEAD, room.page, *after))
+    shared = Room(len(partitions), room.max_note_bytes, _READ_ON_BYTES)
+    more = _backlog(redis, names, (shared.whole, _OVERHEAD, shared.page, *after))
     for partition, entries in zip(partitions, more, strict=True):
         ids, events = entries[::2], entries[1::2]
         rows[partition] += [Row(sequence_of(entry_id), event) for entry_id, event in zip(ids, events, strict=True)]
