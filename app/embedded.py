@@ -20,9 +20,15 @@ _POLL_S = 0.01
 _ATTEMPTS = 5
 _HOST = "127.0.0.1"
 
-DURABLE: Mapping[str, str] = {"appendonly": "yes", "appendfsync": "everysec", "auto-aof-rewrite-min-size": "256mb"}
+DURABLE: Mapping[str, str] = {
+    "appendonly": "yes",
+    "appendfsync": "everysec",
+    "auto-aof-rewrite-min-size": "256mb",
+    "stream-node-max-bytes": "2048",
+}
 """What `feedback up` runs with: DESIGN, "a Redis that may forget". The append-only file is rewritten when it is twice
-as large as it was, but not below 256 MB: that takes a core and the disk for a second, and a third from a backlog."""
+as large as it was, but not below 256 MB: that takes a core and the disk for a second, and a third from a backlog. Each
+answer is a stream of one entry, for which the server sets aside a whole node: half of its own 4 kB is enough."""
 VOLATILE: Mapping[str, str] = {"appendonly": "no"}
 """For tests that bring their own data."""
 

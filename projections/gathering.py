@@ -37,7 +37,13 @@ class Room(Struct, frozen=True):
 
     partitions: int
     max_note_bytes: int
-    whole: int = ROUND_BYTES
+    whole: int
+    """Bytes in all."""
+
+    @classmethod
+    def of_round(cls, partitions: int, max_note_bytes: int) -> "Room":
+        """What a round may take."""
+        return cls(partitions, max_note_bytes, ROUND_BYTES)
 
     @property
     def partition_bytes(self) -> int:
@@ -134,6 +140,7 @@ def _outcomes(store: SidecarStore, partition: PartitionId, after: int, room: Roo
 def _run(partition: PartitionId, after: int, rows: Iterable[Row]) -> list[Event]:
     """The events of the leading rows that follow each other and are what their place says."""
     events: list[Event] = []
+    prefix = f"{partition}-"
     for sequence, data in rows:
         expected = after + len(events) + 1
         if sequence != expected:
@@ -142,7 +149,7 @@ def _run(partition: PartitionId, after: int, rows: Iterable[Row]) -> list[Event]
             event = decode_event(data)
         except msgspec.MsgspecError:
             break
-        if event.event_id != f"{partition}-{expected}":
+        if event.event_id != f"{prefix}{expected}":
             break
         events.append(event)
     return events

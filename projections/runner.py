@@ -115,7 +115,7 @@ class Follower:
 
     def _room(self) -> Room:
         assert self._topology is not None, "whoever has positions has read one"
-        return Room(len(self._positions), self._topology.max_note_bytes)
+        return Room.of_round(len(self._positions), self._topology.max_note_bytes)
 
     def _recover(self) -> None:
         """Trust nothing that was known of Redis before a failure."""

@@ -24,6 +24,7 @@ port 6379
 dir /data
 appendonly yes
 appendfsync everysec
+stream-node-max-bytes 2048
 save ""
 maxmemory-policy noeviction
 aclfile /run/secrets/users

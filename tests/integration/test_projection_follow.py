@@ -253,6 +253,7 @@ def test_giant_events_are_held_a_few_at_a_time(
 ) -> None:
     """Rounds are bounded by bytes, whatever the events' size and number, and go on where the last one ended."""
     monkeypatch.setattr(gathering, "ROUND_BYTES", 200_000)
+    monkeypatch.setattr(gathering, "_READ_ON_BYTES", 100_000)
     held: list[int] = []
 
     def measured(*args: Any) -> Any:
