@@ -11,6 +11,7 @@ from feedback import FeedbackClient, Put, keys
 from feedback.partitions import PartitionId
 from tests.harness import settings_for, write_session
 from tests.integration.rq_jobs import results_of
+from worker import acknowledge
 from worker.claims import Claim, Claimed, Ending
 from worker.core.shares import Rebalance
 from worker.engine import Ownership
@@ -31,6 +32,7 @@ class Owner:
     """Owns the one partition; claims, commits and acknowledges by an exchange."""
 
     def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
         self.redis = runtime.redis
         self.queue = ClaimQueue(runtime.redis, "w1", runtime.settings)
         LeaseTable(runtime.redis, "w1", runtime.standing.current, 60.0).acquire(Rebalance(acquire=((0, None),)), {})
@@ -59,6 +61,12 @@ def claims_of(received: Received) -> list[Claimed]:
 
 def ids_of(received: Received) -> list[str]:
     return [claim.command.command_id for claim in claims_of(received) if isinstance(claim, Claim)]
+
+
+@pytest.fixture(autouse=True, params=[64, 2], ids=["all at once", "two at once"])
+def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In how many runs of the script a batch is acknowledged, makes no difference."""
+    monkeypatch.setattr(acknowledge, "_AT_ONCE", request.param)
 
 
 @pytest.fixture
@@ -108,6 +116,17 @@ def test_what_was_claimed_behind_a_failed_acknowledgement_is_given_out_again(
     assert answers(owner.redis, submitted) == [1] * 5 + [0] * 3
     assert owner.redis.xlen(keys.events(ONE)) == 5
     assert ids_of(owner.claim(100)) == submitted[5:]
+
+
+def test_an_acknowledgement_of_which_some_was_done_is_done_to_its_end(owner: Owner, submitted: list[str]) -> None:
+    """Whatever broke off between two runs: what was acknowledged is not answered twice, the rest is."""
+    endings = owner.commit(owner.claim(5))
+    acknowledge.acknowledge(owner.queue, owner.runtime.store, endings[:3])
+    missed = owner.claim(2, endings)
+    assert missed.acknowledged == [claim for claim, _ in endings]
+    assert ids_of(missed) == submitted[5:7]
+    assert answers(owner.redis, submitted) == [1] * 5 + [0] * 3
+    assert owner.redis.xlen(keys.events(ONE)) == 5
 
 
 def test_scripts_that_the_server_forgot_are_taught_again(owner: Owner, submitted: list[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from feedback.errors import SettingsInvalid, StoreForeign, StoreUnavailable
 from persistence.sidecar import SqliteStore, open_store, schema, sqlite_wal
+from persistence.sidecar.sqlite_connections import WAL_KEPT_BYTES
 from tests.conformance.sidecar_engines import P0, commit, message_ids, record
 from tests.faulty_disk import SmallDisk
 from tests.integration.sidecar_children import child, line_of, rate
@@ -330,9 +331,9 @@ class TestWriteAheadLog:
         for _ in range(40):
             rate(store, *(f"m{number}" for number in range(revision, revision + 5000)), after=revision)
             revision += 5000
-            assert self.log(path).stat().st_size < 2 * sqlite_wal.WAL_KEPT_BYTES
+            assert self.log(path).stat().st_size < 2 * WAL_KEPT_BYTES
         rate(store, "last", after=revision)
-        assert self.log(path).stat().st_size <= sqlite_wal.WAL_KEPT_BYTES + 2**20
+        assert self.log(path).stat().st_size <= WAL_KEPT_BYTES + 2**20
         assert store.health().findings == ()
 
     def test_what_a_killed_process_left_in_it_is_there(self, path: Path) -> None:
