@@ -7,14 +7,12 @@ from types import TracebackType
 from typing import Self
 
 from barrier.rules import Answer, Barrier, Flushed, FlushNeeded, Need, Unrated, after_flush, must_flush
-from barrier.threads import Threads
+from barrier.threads import ReplaceableThreads
 from feedback.errors import FeedbackError, LogUnreadable
 from feedback.flushing import LiveOwner
 from persistence.session_log import SessionLogs
 
 PATIENCE_S = 5.0
-_MOST_HANGING = 8
-"""Readings that hang may hold so many times the threads: a mount that hangs must not take memory without end."""
 
 
 class LogBarrier:
@@ -22,16 +20,14 @@ class LogBarrier:
 
     Where a stat says that nothing is to be read or synced, it is all that is done in the caller's thread. All other
     logs are read and fsynced side by side, and one that takes too long (a disk that hangs) holds up its own Session
-    only: its thread is replaced, as long as fewer than `8 * threads` are held.
+    only: its thread is replaced, up to a bound.
     """
 
     def __init__(self, logs: SessionLogs, threads: int, *, patience_s: float = PATIENCE_S) -> None:
         """`threads` logs are read at the same time; `patience_s` is how long one check waits for them."""
         self._logs = logs
-        self._threads = threads
+        self._threads = ReplaceableThreads(threads)
         self._patience_s = patience_s
-        self._pool: Threads | None = None
-        """Threads of which none hangs; None until some are needed."""
         self._hanging: dict[str, Future[Barrier]] = {}
 
     def check(self, needs: Mapping[str, Need]) -> dict[str, Barrier]:
@@ -48,9 +44,7 @@ class LogBarrier:
 
     def close(self) -> None:
         """End the threads; a reading that hangs ends with the process at the latest."""
-        if self._pool is not None:
-            self._pool.end()
-            self._pool = None
+        self._threads.replace()
 
     def __enter__(self) -> Self:
         return self
@@ -78,40 +72,27 @@ class LogBarrier:
         return self._logs.peek_durable(session_id)
 
     def _read(self, needs: Mapping[str, Need]) -> dict[str, Barrier]:
-        """Read logs side by side, as long as there is patience for it."""
-        readings = self._begin(needs)
-        _, late = wait(readings.values(), self._patience_s)
-        # What no thread got to does not hang: it is begun anew when it is asked for again.
-        hanging = {
-            session_id: reading
-            for session_id, reading in readings.items()
-            if reading in late and not reading.cancel() and not reading.done()
-        }
-        if hanging and self._pool is not None:
-            self._hanging |= hanging
-            self._pool.end()
-            self._pool = None
+        """Read logs side by side, as long as there is patience for it; but for those that hang already."""
+        self._hanging = {session_id: reading for session_id, reading in self._hanging.items() if not reading.done()}
+        readings: dict[str, Future[Barrier]] = {}
+        for session_id, need in needs.items():
+            if session_id in self._hanging:
+                continue
+            reading = self._threads.submit(partial(self._answer, session_id, need))
+            if reading is not None:
+                readings[session_id] = reading
+        if wait(readings.values(), self._patience_s).not_done:
+            # What no thread got to does not hang: it is begun anew when it is asked for again.
+            self._threads.replace()
+            self._hanging |= {session_id: reading for session_id, reading in readings.items() if not reading.done()}
         answers: dict[str, Barrier] = {}
         for session_id in needs:
             reading = readings.get(session_id)
-            if reading is None or session_id in hanging or reading.cancelled():
+            if reading is None or session_id in self._hanging or reading.cancelled():
                 answers[session_id] = LogUnreadable(session_id, str(self._logs.root), "its log takes long to be read")
             else:
                 answers[session_id] = reading.result()
         return answers
-
-    def _begin(self, needs: Mapping[str, Need]) -> dict[str, Future[Barrier]]:
-        """Readings of those logs that do not hang already; none while too many do."""
-        self._hanging = {session_id: reading for session_id, reading in self._hanging.items() if not reading.done()}
-        if self._pool is None:
-            if len(self._hanging) + self._threads > _MOST_HANGING * self._threads:
-                return {}
-            self._pool = Threads(self._threads)
-        return {
-            session_id: self._pool.submit(partial(self._answer, session_id, need))
-            for session_id, need in needs.items()
-            if session_id not in self._hanging
-        }
 
     def _answer(self, session_id: str, need: Need) -> Barrier:
         try:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from barrier.threads import Threads
+from barrier.threads import ReplaceableThreads
 from feedback.errors import CommandFailed, FeedbackError
 from feedback.failures import Failure, failure_of
 from feedback.identities import SessionIdentities
@@ -23,8 +23,6 @@ Found: TypeAlias = SessionIdentity | Failure | None
 
 PATIENCE_S = 5.0
 """How long a look may take before others go on without its thread."""
-_MOST_HANGING = 8
-"""Looks that hang may hold so many times the threads: a mount that hangs must not take memory without end."""
 
 
 class _Look(Struct):
@@ -42,48 +40,39 @@ class Looks:
     ) -> None:
         """`threads` logs are looked at at the same time, not counting those that hang; `clock` gives seconds."""
         self._identities = identities
-        self._threads = threads
+        self._threads = ReplaceableThreads(threads)
         self._clock = clock
-        self._pool: Threads | None = None
-        """Threads of which none hangs; None until some are needed."""
         self._looks: dict[Future[Found], _Look] = {}
-        """Those of the pool."""
-        self._given_up: dict[Future[Found], _Look] = {}
-        """Those that threads are at which are none of the pool any more."""
+        self._replaced: dict[Future[Found], _Look] = {}
+        """Those whose threads were replaced."""
 
     def begin(self, session_id: str) -> Future[Found] | None:
         """A look at this Session's log; None while too many hang."""
-        if self._pool is None:
-            if len(self._given_up) + self._threads > _MOST_HANGING * self._threads:
-                return None
-            self._pool = Threads(self._threads)
         look = _Look(session_id)
-        found = self._pool.submit(partial(self._find, look))
-        self._looks[found] = look
+        found = self._threads.submit(partial(self._find, look))
+        if found is not None:
+            self._looks[found] = look
         return found
 
     def tend(self) -> None:
         """Where a look hangs, go on with other threads. Looks that no thread got to are cancelled: begin them anew."""
-        self._given_up, self._looks = _under_way(self._given_up), _under_way(self._looks)
+        self._looks, self._replaced = _under_way(self._looks), _under_way(self._replaced)
         if any(self._takes_long(look) for look in self._looks.values()):
-            self._end()
+            self._replace()
 
     def hangs(self, found: Future[Found]) -> bool:
         """Whether that look takes longer than there is patience for, as far as `tend` saw."""
-        look = self._given_up.get(found)
+        look = self._replaced.get(found)
         return look is not None and self._takes_long(look)
 
     def close(self) -> None:
         """End the threads. A look that hangs ends with the process at the latest; others are waited for."""
-        self._end()
-        wait([found for found, look in self._given_up.items() if not self._takes_long(look)], PATIENCE_S)
+        self._replace()
+        wait([found for found, look in self._replaced.items() if not self._takes_long(look)], PATIENCE_S)
 
-    def _end(self) -> None:
-        """Leave the threads to what they are at."""
-        if self._pool is not None:
-            self._pool.end()
-            self._pool = None
-        self._given_up |= {found: look for found, look in self._looks.items() if not found.cancel()}
+    def _replace(self) -> None:
+        self._threads.replace()
+        self._replaced |= _under_way(self._looks)
         self._looks = {}
 
     def _takes_long(self, look: _Look) -> bool:
