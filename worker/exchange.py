@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 from msgspec import Struct
 from redis import Redis
@@ -29,6 +30,22 @@ class Received(Struct, frozen=True):
     taken: Taken
 
 
+class _Acknowledgement(Struct, frozen=True):
+    """A batch's ends, ready to be sent: parts that go out one by one before, then runs of the script, back to back."""
+
+    endings: Sequence[tuple[Claimed, Ending]]
+    early: Sequence[Sequence[tuple[Claimed, Ending]]]
+    runs: Sequence[Endings]
+    requests: Sequence[Request]
+
+    def claims(self) -> list[Claimed]:
+        return [claim for claim, _ in self.endings]
+
+    def unconfirmed(self) -> list[tuple[Claimed, Ending]]:
+        """All but the parts before."""
+        return [ended for run in self.runs for ended in chain(*run.values())]
+
+
 class Exchange:
     """One batch's acknowledgement at most is on its way, and behind it one claim at most, on a connection of their own.
 
@@ -46,8 +63,8 @@ class Exchange:
         self._store = store
         self._wake = keys.wake(worker_id)
         self._generation = generation
-        self._ended: Sequence[tuple[Claimed, Ending]] = ()
-        self._unconfirmed: Sequence[Endings] = ()
+        self._ready: _Acknowledgement | None = None
+        self._sent: _Acknowledgement | None = None
         self._waits = False
         self._claims = False
 
@@ -56,66 +73,85 @@ class Exchange:
         """Whether there is something to `receive`."""
         return self._link.awaited > 0
 
-    def send(
-        self, endings: Sequence[tuple[Claimed, Ending]] = (), claim: Call | None = None, *, wait_s: float = 0.0
-    ) -> None:
-        """Acknowledge a batch, and claim the next: at once, or when the wake list is rung, or after `wait_s` seconds.
+    def acknowledge(self, endings: Sequence[tuple[Claimed, Ending]]) -> None:
+        """Acknowledge a batch: at once, or as soon as what is under way has come.
+
+        It is made ready now, while the server is at that; and sent before what has come is looked at.
 
         Raises:
-            RedisError: whether any of it was done is unknown.
+            RedisError, StoreUnavailable: whether any of it was done is unknown.
         """
-        requests: list[Request] = []
-        if endings:
-            *early, last = in_parts(endings)
-            for part in early:
-                acknowledge(self._queue, self._store, part)
-            self._ended, self._unconfirmed = endings, list(at_once(last))
-            requests += (FINISH.by_digest(*self._queue.finish_call(some)) for some in self._unconfirmed)
-            reach(CrashPoint.BEFORE_ACKNOWLEDGEMENT)
-        if claim is not None:
-            self._claims, self._waits = True, wait_s > 0
-            if self._waits:
-                # Moved onto itself: the script behind it takes it off, together with all others.
-                requests.append(("BLMOVE", self._wake, self._wake, "LEFT", "LEFT", f"{wait_s:.3f}"))
-            requests.append(CLAIM.by_digest(*claim))
-        if requests:
-            self._link.send(*requests)
+        if not endings:
+            return
+        *early, last = in_parts(endings)
+        runs = list(at_once(last))
+        requests = [FINISH.by_digest(*self._queue.finish_call(run)) for run in runs]
+        self._ready = _Acknowledgement(endings, early, runs, requests)
+        if not self.is_under_way:
+            self._send_ready()
+
+    def claim(self, call: Call, *, wait_s: float = 0.0) -> None:
+        """Claim, behind what was sent before: at once, or when the wake list is rung, or after `wait_s` seconds.
+
+        Raises:
+            RedisError: whether anything was claimed is unknown.
+        """
+        self._claims, self._waits = True, wait_s > 0
+        requests = [CLAIM.by_digest(*call)]
+        if self._waits:
+            # Moved onto itself: the script behind it takes it off, together with all others.
+            requests.insert(0, ("BLMOVE", self._wake, self._wake, "LEFT", "LEFT", f"{wait_s:.3f}"))
+        self._link.send(*requests)
 
     def receive(self) -> Received:
-        """The end of what is under way.
+        """The end of what is under way; an acknowledgement that was held back is under way then.
 
         Raises:
-            RedisError: nothing is under way any more, and what of it was done is unknown.
+            RedisError, StoreUnavailable: nothing is under way any more, and what of it was done is unknown.
         """
-        done, self._ended = [claim for claim, _ in self._ended], ()
-        unconfirmed, self._unconfirmed = self._unconfirmed, ()
+        sent, self._sent = self._sent, None
         waits, self._waits = self._waits, False
         claims, self._claims = self._claims, False
-        taken = Taken({}, ())
+        reply: Sequence[Any] | None = None
+        rings: list[bytes] = []
+        done = [] if sent is None else sent.claims()
         try:
-            for some in unconfirmed:
-                check_finished(some, self._link.receive())
-            if done:
+            if sent is not None:
+                for run in sent.runs:
+                    check_finished(run, self._link.receive())
                 self._meter.acknowledged(done)  # now: the next answer may take its time
             if waits:
                 self._link.receive()
             if claims:
-                taken = read_claims(self._generation, self._link.receive())
+                reply = self._link.receive()
         except (StreamBehind, NoScriptError):
             # Events to be mended first, or scripts to be taught anew: neither is done with more on its way.
             self._link.reset()
-            acknowledge(self._queue, self._store, [one for some in unconfirmed for one in chain(*some.values())])
-            self._meter.acknowledged(done)
-            taken = Taken({}, [LOOK_AGAIN])
-        return Received(done, taken)
+            if sent is not None:
+                acknowledge(self._queue, self._store, sent.unconfirmed())
+                self._meter.acknowledged(done)
+            rings = [LOOK_AGAIN]
+        self._send_ready()
+        return Received(done, Taken({}, rings) if reply is None else read_claims(self._generation, reply))
 
     def abandon(self) -> None:
         """Whatever is under way does not matter any more; but it is over when this returns, if the server answers."""
         while self._link.awaited:
             with contextlib.suppress(RedisError):  # when the connection breaks, nothing is awaited any more
                 self._link.receive()
-        self._ended, self._unconfirmed, self._waits, self._claims = (), (), False, False
+        self._ready = self._sent = None
+        self._waits = self._claims = False
 
     def close(self) -> None:
         """Give the connection back."""
         self._link.close()
+
+    def _send_ready(self) -> None:
+        ready, self._ready = self._ready, None
+        if ready is None:
+            return
+        for part in ready.early:
+            acknowledge(self._queue, self._store, part)
+        reach(CrashPoint.BEFORE_ACKNOWLEDGEMENT)
+        self._link.send(*ready.requests)
+        self._sent = ready

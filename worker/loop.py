@@ -155,22 +155,23 @@ class PartitionLoop:
             self._work_on(work)
         else:
             if not self._exchange.is_under_way:
-                self._exchange.send((), self._intake.next_claim(), wait_s=self._patience_s())
+                self._exchange.claim(self._intake.next_claim(), wait_s=self._patience_s())
             self._take_in()
 
     def _work_on(self, work: Round) -> None:
         """One round: the server acknowledges the last one meanwhile, and claims the next."""
         if self._assignment.ready and not self._exchange.is_under_way:
-            self._exchange.send((), self._intake.next_claim())
+            self._exchange.claim(self._intake.next_claim())
         reach(CrashPoint.AFTER_CLAIM)
         endings = self._process(work)
-        self._take_in()
+        is_under_way = self._exchange.is_under_way
+        self._exchange.acknowledge(endings)
+        if is_under_way:
+            self._take_in()
         if self._assignment.ready:
-            self._exchange.send(endings, self._intake.next_claim())
-        elif self._intake.has_claims() or self._assignment.parking:
-            self._exchange.send(endings)
-        else:
-            self._exchange.send(endings, self._intake.next_claim(), wait_s=BLOCK_S)
+            self._exchange.claim(self._intake.next_claim())
+        elif not (self._intake.has_claims() or self._assignment.parking):
+            self._exchange.claim(self._intake.next_claim(), wait_s=BLOCK_S)
         self._ask_around()
 
     def _try_alone(self, work: Round) -> None:
@@ -178,8 +179,7 @@ class PartitionLoop:
         self._take_in()
         self._intake.begin_trial(work)
         reach(CrashPoint.AFTER_CLAIM)
-        endings = self._process(work)
-        self._exchange.send(endings)
+        self._exchange.acknowledge(self._process(work))
         self._take_in()
         self._ask_around()
         self._intake.end_trial(work)

@@ -46,7 +46,8 @@ class Owner:
         """Acknowledge, claim up to so many behind it, and take that in."""
         self.held -= len(endings)
         call = self.queue.claim_call(1, {ONE: (self.held, Wish.YES)}, most, rings=10)
-        self.exchange.send(endings, call, wait_s=wait_s)
+        self.exchange.acknowledge(endings)
+        self.exchange.claim(call, wait_s=wait_s)
         received = self.exchange.receive()
         self.held += len(claims_of(received))
         return received
@@ -102,6 +103,38 @@ def test_a_claim_counts_on_the_acknowledgement_before_it(owner: Owner, submitted
     assert not owner.redis.exists(keys.claimed(ONE), keys.queue(ONE))
 
 
+def test_an_acknowledgement_waits_for_what_is_under_way(owner: Owner, submitted: list[str]) -> None:
+    """While one batch is committed, the server acknowledges the one before and claims the next."""
+    first, second = owner.claim(2), owner.claim(2)
+    owner.held -= 2
+    owner.exchange.acknowledge(owner.commit(first))
+    owner.exchange.claim(owner.queue.claim_call(1, {ONE: (owner.held, Wish.YES)}, 2))
+    endings = owner.commit(second)
+    owner.held -= 2
+    owner.exchange.acknowledge(endings)
+    third = owner.exchange.receive()
+    owner.held += len(claims_of(third))
+    assert third.acknowledged == claims_of(first)
+    assert ids_of(third) == submitted[4:6]
+    assert ids_of(owner.claim(100)) == submitted[6:]
+    assert answers(owner.redis, submitted) == [1] * 4 + [0] * 4
+
+
+def test_one_that_waits_follows_when_the_one_before_has_failed(owner: Owner, submitted: list[str]) -> None:
+    """The stream lost its events in between: those of both batches are there in the end, in order."""
+    first, second, third = owner.claim(2), owner.claim(2), owner.claim(2)
+    owner.exchange.acknowledge(owner.commit(first))
+    owner.exchange.receive()
+    owner.redis.delete(keys.events(ONE))
+    owner.exchange.acknowledge(owner.commit(second))
+    owner.exchange.acknowledge(owner.commit(third))
+    assert owner.exchange.receive().acknowledged == claims_of(second)
+    assert owner.exchange.receive().acknowledged == claims_of(third)
+    assert not owner.exchange.is_under_way
+    assert [entry[0] for entry in owner.redis.xrange(keys.events(ONE))] == [b"%d-0" % n for n in range(1, 7)]
+    assert answers(owner.redis, submitted) == [1] * 6 + [0] * 2
+
+
 def test_what_was_claimed_behind_a_failed_acknowledgement_is_given_out_again(
     owner: Owner, submitted: list[str]
 ) -> None:
@@ -147,7 +180,7 @@ def test_a_wait_ends_with_a_ring_which_the_claim_takes_off(owner: Owner, redis_c
 
 def test_what_is_abandoned_was_done_all_the_same(owner: Owner, submitted: list[str]) -> None:
     """A claim whose answer nobody looked at is given out again."""
-    owner.exchange.send((), owner.queue.claim_call(1, {ONE: (0, Wish.YES)}, 3))
+    owner.exchange.claim(owner.queue.claim_call(1, {ONE: (0, Wish.YES)}, 3))
     owner.exchange.abandon()
     assert not owner.exchange.is_under_way
     assert owner.redis.llen(keys.claimed(ONE)) == 3
