@@ -13,9 +13,9 @@ from worker.keeper import LeaseKeeper
 from worker.leases import LeaseTable, View
 from worker.owned import Owned
 from worker.parking import ParkingLot
-from worker.publishing import catch_up
 from worker.queue import ClaimQueue
 from worker.runtime import Runtime
+from worker.takeover import take_over
 
 logger = logging.getLogger(__name__)
 
@@ -124,17 +124,11 @@ class Assignment:
         new = [partition for partition in partitions if partition not in self.owned]
         if not new:
             return
-        reach(CrashPoint.AFTER_LEASE)
-        for partition, fence in self._store.acquire_fences(new, self._table.worker_id).items():
-            reach(CrashPoint.AFTER_FENCE)
+        for taken in take_over(self._queue, self._store, new, self._table.worker_id, bereft=granted):
+            partition, fence = taken.partition, taken.fence
             bereft = partition.number in granted
-            left = self._queue.recover(partition, bereft=bereft)
-            if left is None:
-                continue
-            reach(CrashPoint.AFTER_RECOVERY)
-            catch_up(self._queue, self._store, partition, left.published, fence.sequence)
             lot = ParkingLot(self._settings.max_attempts, random.random, batch_size=self._settings.batch_size)
-            self.owned[partition] = Owned(Ownership(fence.epoch, fence.sequence), lot, left, bereft=bereft)
+            self.owned[partition] = Owned(Ownership(fence.epoch, fence.sequence), lot, taken.left, bereft=bereft)
             self.ready.add(partition)
         logger.info("acquired partitions=%s", names_of(new))
 

@@ -19,10 +19,10 @@ from worker.claims import Claim, Claimed, Ending, Failed
 from worker.core.batching import Answered
 from worker.core.shares import SINGLE_PREFIX
 from worker.engine import Ownership, Processed
-from worker.publishing import catch_up
 from worker.queue import ClaimQueue
 from worker.remote import EvidenceNeeded, OutOfTurn, question_of
 from worker.runtime import Runtime
+from worker.takeover import take_over
 from worker.turn_taker import TurnTaker
 from worker.turns import settled_topology, turn_deadline, until_unfenced
 
@@ -53,13 +53,11 @@ def _apply(runtime: Runtime, me: str, partition: PartitionId, command: Command) 
     queue = ClaimQueue(runtime.redis, me, runtime.settings)
     if queue.waits_aside(partition, command.session_id):
         raise QueueUnavailable("many commands of its Session wait for another try before it; run the job again later")
-    fence = runtime.store.acquire_fences([partition], me).get(partition)
-    left = queue.recover(partition)
-    if fence is None or left is None:
+    taken = next(take_over(queue, runtime.store, [partition], me), None)
+    if taken is None:
         raise PartitionsFenced([partition])
-    catch_up(queue, runtime.store, partition, left.published, fence.sequence)
-    ownership = {partition: Ownership(fence.epoch, fence.sequence)}
-    earlier = _claim(queue, partition, left.commands)
+    ownership = {partition: Ownership(taken.fence.epoch, taken.fence.sequence)}
+    earlier = _claim(queue, partition, taken.left.commands)
     own = Claim(partition, command.command_id.encode(), command, digest_of(command), 0)
     processed = _process(runtime, me, [*earlier, own], ownership)
     acknowledge(

@@ -10,7 +10,6 @@ from uuid import uuid4
 from msgspec import Struct
 from redis import Redis
 
-from feedback.crashpoints import CrashPoint, reach
 from feedback.errors import QueueUnavailable
 from feedback.noting import note_revisions
 from feedback.partitions import PartitionId, Topology
@@ -19,8 +18,8 @@ from persistence.sidecar.store import CommandRecord, Fence, PartitionsFenced, Si
 from worker import topology as topologies
 from worker.core.retry import delay
 from worker.core.shares import SINGLE_PREFIX
-from worker.publishing import catch_up
 from worker.queue import ClaimQueue
+from worker.takeover import take_over
 from worker.turn_taker import TurnTaker
 
 T = TypeVar("T")
@@ -106,18 +105,17 @@ class Turns:
         partitions = sorted({topology.partition_of(session_id) for session_id in session_ids})
         with ExitStack() as stack:
             workers = False
-            if self._redis is not None:
+            if self._redis is None:
+                fences = self._store.acquire_fences(partitions, self._me)
+            else:
                 taker = stack.enter_context(TurnTaker(self._redis, self._me, topology, self._settings.lease_ttl))
                 taker.seize(partitions, turn_deadline(self._settings))
                 workers = taker.sees_workers()
-            reach(CrashPoint.AFTER_LEASE)
-            fences = self._store.acquire_fences(partitions, self._me)
+                queue = ClaimQueue(self._redis, self._me, self._settings)
+                taken = take_over(queue, self._store, partitions, self._me)
+                fences = {one.partition: one.fence for one in taken}
             if missing := [partition for partition in partitions if partition not in fences]:
                 raise PartitionsFenced(missing)
-            reach(CrashPoint.AFTER_FENCE)
-            if self._redis is not None:
-                self._recover(self._redis, fences)
-            reach(CrashPoint.AFTER_RECOVERY)
             yield Turn(topology, fences, workers)
 
     def publish(self, records: Sequence[CommandRecord], revisions: Mapping[str, int]) -> None:
@@ -132,11 +130,3 @@ class Turns:
             events.setdefault(record.partition, []).append((record.sequence, record.event))
         for partition, of_one in events.items():
             queue.publish(partition, of_one)
-
-    def _recover(self, redis: Redis, fences: Mapping[PartitionId, Fence]) -> None:
-        queue = ClaimQueue(redis, self._me, self._settings)
-        for partition, fence in fences.items():
-            left = queue.recover(partition)
-            if left is None:
-                raise PartitionsFenced([partition])
-            catch_up(queue, self._store, partition, left.published, fence.sequence)
