@@ -23,7 +23,7 @@ from worker.queue import ClaimQueue
 
 POISON = "poison"
 
-_send = Exchange.send
+_acknowledge = Exchange.acknowledge
 _publish = ClaimQueue.publish
 
 
@@ -39,10 +39,10 @@ def flushed(*_: object) -> None:
     signal.raise_signal(signal.SIGKILL)
 
 
-def acknowledged(exchange: Exchange, endings: Sequence[tuple[Claimed, Ending]] = (), *args: Any, **kwargs: Any) -> None:
+def acknowledged(exchange: Exchange, endings: Sequence[tuple[Claimed, Ending]]) -> None:
     if any(isinstance(claim, Claim) and claim.command.message_id == POISON for claim, _ in endings):
         raise ZeroDivisionError("a bug")
-    _send(exchange, endings, *args, **kwargs)
+    _acknowledge(exchange, endings)
 
 
 def published(queue: ClaimQueue, partition: PartitionId, events: Sequence[tuple[int, bytes]]) -> None:
@@ -71,7 +71,7 @@ DEFECTS: Mapping[str, tuple[str, Callable[..., object]]] = {
     "decode": ("feedback.wire.decode_job", decode),
     "decide": ("worker.core.batching.decide", decide),
     "flushed": ("barrier.logs.after_flush", flushed),
-    "acknowledge": ("worker.exchange.Exchange.send", acknowledged),
+    "acknowledge": ("worker.exchange.Exchange.acknowledge", acknowledged),
 }
 
 PUBLISHING: Mapping[str, tuple[str, Callable[..., object]]] = {

@@ -54,7 +54,7 @@ def _fence_off() -> None:
 
 
 def _acknowledge_first() -> None:
-    honest, send = SqliteStore.transaction, Exchange.send
+    honest, acknowledge = SqliteStore.transaction, Exchange.acknowledge
     doomed: list[bool] = []
 
     class _Undone(Exception):
@@ -68,14 +68,15 @@ def _acknowledge_first() -> None:
                 doomed.append(True)
                 raise _Undone
 
-    def answer(self: Exchange, *args: Any, **kwargs: Any) -> None:
-        send(self, *args, **kwargs)
+    def answer(self: Exchange, endings: Any) -> None:
+        acknowledge(self, endings)
         if doomed:
-            self.abandon()  # which waits until it is answered
+            while self.is_under_way:
+                self.receive()
             os.kill(os.getpid(), signal.SIGKILL)
 
     SqliteStore.transaction = transaction  # type: ignore[method-assign]  # that is the point
-    Exchange.send = answer  # type: ignore[method-assign]  # that is the point
+    Exchange.acknowledge = answer  # type: ignore[method-assign]  # that is the point
 
 
 def _forgetful() -> None:
