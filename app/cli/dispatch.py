@@ -4,7 +4,7 @@ import os
 import sys
 import traceback
 from argparse import Action, ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from typing import NoReturn, Protocol, cast
@@ -53,7 +53,16 @@ class _CommandGroup(Protocol):
 
 
 class _Parser(ArgumentParser):
-    """argparse, with its errors in the form that `--json` promises."""
+    """argparse, with its errors in the form that `--json` promises, and the usage of the command that was given."""
+
+    def parse_known_args(  # type: ignore[override]  # argparse's own also takes namespaces of other classes
+        self, args: Iterable[str] | None = None, namespace: Namespace | None = None
+    ) -> tuple[Namespace, list[str]]:
+        """Refuse what is unknown: argparse has a command pass it up, and then shows the usage of the whole program."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
 
     def error(self, message: str) -> NoReturn:
         first = next(iter(sys.argv[1:]), "")
