@@ -77,7 +77,8 @@ class System:
         """
         self.logs.mkdir(parents=True, exist_ok=True)
         if self._gateway:
-            listen(self.settings).close()  # a port that is taken is said before anything runs
+            with listen(self.settings) as probe:  # a port that is taken is said before anything runs
+                self.settings = msgspec.structs.replace(self.settings, gateway_port=probe.getsockname()[1])
         if self._server is not None:
             self._server.start(cancelled=cancelled)
             self.settings = msgspec.structs.replace(self.settings, redis_url=self._server.url)

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from app.catalog import first_unrated, open_existing_store
-from app.cli.options import add_common, add_settings, named_settings, positive
+from app.cli.options import add_common, add_settings, named_settings
 from app.cli.output import console, write_json
 from app.exits import ExitCode
 from app.home import data_flag
@@ -29,7 +29,7 @@ def configure(command: str, parser: ArgumentParser) -> None:
     add_common(parser)
     add_settings(parser)
     parser.add_argument(
-        "--gateway", dest="gateway_port", metavar="PORT", type=positive, help="serve HTTP as well, on this port"
+        "--gateway", dest="gateway_port", metavar="PORT", help="serve HTTP as well, on this port (0: any free one)"
     )
     parser.add_argument("--log-json", action="store_true", help="log JSON objects instead of key=value pairs")
 

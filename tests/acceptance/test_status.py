@@ -20,7 +20,6 @@ from feedback import FeedbackClient, Put, keys
 from tests.acceptance.command_line import FEEDBACK, Up, environment, feedback
 from tests.harness import elsewhere, serving, settings_for, wait_until
 from tests.integration.rq_jobs import partition_of, put_command, request_of, set_up
-from tests.ports import free_ports
 
 pytestmark = [pytest.mark.server, pytest.mark.process]
 
@@ -120,9 +119,14 @@ def three_in_a_row() -> int:
 
 
 def test_processes_serve_metrics_and_health_where_they_are_told_to(tmp_path: Path) -> None:
-    """`up` gives each of its processes a port; one more worker on a port that is taken ends with exit code 2."""
+    """`up` gives each of its processes a port; one more worker on a port that is taken ends with exit code 2.
+
+    Its gateway has any free one where that is wanted, and `up` says which.
+    """
     first = three_in_a_row()
-    with Up(tmp_path / "data", "--metrics-port", str(first), "--gateway", str(free_ports(1)[0])) as up:
+    with Up(tmp_path / "data", "--metrics-port", str(first), "--gateway", "0") as up:
+        with urllib.request.urlopen(f"{up.ready['gatewayUrl']}/healthz", timeout=30) as answer:
+            assert answer.status == 200
         urls = up.ready["metricsUrls"]
         assert urls.keys() == {"worker", "projector", "gateway"}
         for process, url in urls.items():
