@@ -40,14 +40,14 @@ class Publication:
             if match is not None and int(match[1]) == self._number:
                 self.left_out.add(int(match[2]))
         last = _ATTEMPT.fullmatch(fields.get(str(self._number), ""))
-        if last is None:
-            self.note(Attempt(_NONE, 0))
-            return None
-        sequence, deaths = int(last[1]), int(last[2])
-        if last[3] != self._worker_id and not self._redis.exists(keys.worker_session(last[3])):
+        sequence, deaths = (_NONE, 0) if last is None else (int(last[1]), int(last[2]))
+        if last is not None and not self._lives(last[3]):
             return Attempt(sequence, deaths + 1)
         # Whoever it was lives: it was the server that it had trouble with.
-        return Attempt(sequence, deaths) if sequence != _NONE else None
+        if sequence != _NONE:
+            return Attempt(sequence, deaths)
+        self.note(Attempt(_NONE, 0))
+        return None
 
     def note(self, attempt: Attempt) -> None:
         """Say what is published next: should this process end over it, the next one knows."""
@@ -61,6 +61,17 @@ class Publication:
     def end(self) -> None:
         """All went well."""
         self._redis.execute_command("HDEL", self._key, self._number)
+
+    def _lives(self, worker_id: str) -> bool:
+        """Whether there is a beat of this worker, as `LeaseTable` sees one.
+
+        One that ended is taken for alive at most once, while its session still stands: whoever goes on then notes its
+        own id. Nobody begins under the id of somebody else, as each has a random part.
+        """
+        if worker_id == self._worker_id:
+            return True
+        (beat,) = self._redis.mget(keys.worker_session(worker_id))
+        return isinstance(beat, bytes) and beat.isdigit()
 
     def _put(self, field: str, value: str) -> None:
         with self._redis.pipeline() as pipeline:
