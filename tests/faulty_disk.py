@@ -13,23 +13,24 @@ from tests.preloaded import build, compiler
 
 HALF = -1
 """Instead of an error number: reads and writes do half of what is asked."""
-POWER_CUT = 1000
-"""With n added to it, instead of an error number: the power is cut at the nth such call."""
+POWER_CUT, ONCE, KILLED = 1000, 2000, 3000
+"""With n added, instead of an error number: at the nth such call the power is cut, that call alone fails with EIO, or the
+process is killed."""
 
 
 class FaultyDisk:
     """Processes started with these `variables` meet the errors that are told here, until it `works` again."""
 
     def __init__(self, home: Path) -> None:
-        """Builds the library in `home`; skips the test where there is no C compiler."""
+        """Keeps its rules in `home`; skips the test where there is no C compiler."""
         if compiler() is None:
             pytest.skip("no C compiler: calls to the disk cannot be made to fail here")
         self._rules = home / "rules"
-        library = build("faulty_disk", home)
-        self.variables: Mapping[str, str] = {"LD_PRELOAD": str(library), "FAULTY_DISK": str(self._rules)}
+        self.variables: Mapping[str, str] = {"LD_PRELOAD": str(build("faulty_disk")), "FAULTY_DISK": str(self._rules)}
 
     def fails(self, calls: str, error: int, *parts: str) -> None:
-        """From now on calls (words of `open`, `read`, `write`, `sync`) fail on paths with one of these parts."""
+        """From now on calls (words of `open`, `read`, `write`, `sync`, or their own names) fail on paths with one of these
+        parts."""
         text = "".join(f"{call} {error} {part}\n" for call in calls.split() for part in parts)
         fresh = self._rules.with_suffix(".new")
         fresh.write_text(text)

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 import app.cli
+from tests.preloaded import build, compiler
 
 _ROOT = Path(__file__).parents[1]
 _MOST_BYTES = 2**20
@@ -54,14 +55,16 @@ class _Request(NamedTuple):
 class Preforked:
     """A process that forks others; it ends when this one does."""
 
-    def __init__(self) -> None:
-        self._variables = _at_loading(os.environ)
+    def __init__(self, library: str = "") -> None:
+        """`library`: what is put before the C library of it, and of what it forks."""
+        environ = dict(os.environ) | ({"LD_PRELOAD": library} if library else {})
         self._adopting = threading.Lock()
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.preforked", str(theirs.fileno())],
                 cwd=_ROOT,
+                env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -73,19 +76,15 @@ class Preforked:
         self._requests.close()
         self._process.wait()
 
-    def suits(self, environ: Mapping[str, str]) -> bool:
-        """Whether a process with these variables would have been loaded like this one."""
-        return _at_loading(environ) == self._variables
-
     def run(
-        self, words: Sequence[str], environ: Mapping[str, str], directory: Path, timeout_s: float
+        self, module: str, words: Sequence[str], environ: Mapping[str, str], directory: Path, timeout_s: float
     ) -> tuple[int, bytes, bytes]:
-        """Run `feedback` with these words: exit code (negative: the signal), stdout, stderr.
+        """Run `python -m module` with these words: exit code (negative: the signal), stdout, stderr.
 
         Raises:
             subprocess.TimeoutExpired: it took longer, and was killed.
         """
-        request = _Request("app.cli", list(words), dict(environ), os.fspath(directory))
+        request = _Request(module, list(words), dict(environ), os.fspath(directory))
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, self._send(request, out, err) as told:
             pid = int(told.readline())
             ready, _, _ = select.select([told], [], [], timeout_s)
@@ -93,7 +92,7 @@ class Preforked:
                 os.kill(pid, signal.SIGKILL)
             code = int(told.readline())
             if not ready:
-                raise subprocess.TimeoutExpired(["feedback", *words], timeout_s)
+                raise subprocess.TimeoutExpired([module, *words], timeout_s)
             out.seek(0)
             err.seek(0)
             return code, out.read(), err.read()
@@ -121,10 +120,19 @@ class Preforked:
         return os.fdopen(reading, "rb", 0)
 
 
+def preforked(environ: Mapping[str, str]) -> Preforked | None:
+    """Who forks processes that were loaded as with these variables: as this one, or on a disk that may fail."""
+    loading, usual = _at_loading(environ), _at_loading(os.environ)
+    if loading == usual:
+        return _of_library("")
+    # It heeds its other variable at each call only, so that a process that was forked has its own.
+    faulty = str(build("faulty_disk")) if compiler() else ""
+    return _of_library(faulty) if loading == usual | {"LD_PRELOAD": faulty} else None
+
+
 @cache
-def preforked() -> Preforked:
-    """This process's own."""
-    return Preforked()
+def _of_library(library: str) -> Preforked:
+    return Preforked(library)
 
 
 def _at_loading(environ: Mapping[str, str]) -> dict[str, str]:

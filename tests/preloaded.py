@@ -1,10 +1,13 @@
 """Small C libraries of the tests, put before the C library of processes that are started with `variables`."""
 
+import atexit
 import mmap
 import shutil
 import struct
 import subprocess
+import tempfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 _SOURCES = Path(__file__).parent
@@ -15,11 +18,14 @@ def compiler() -> str | None:
     return shutil.which("cc") or shutil.which("gcc")
 
 
-def build(name: str, home: Path) -> Path:
-    """`tests/<name>.c` as a library in `home`."""
+@cache
+def build(name: str) -> Path:
+    """`tests/<name>.c` as a library, one for all tests of this process; it is removed with it."""
     found = compiler()
     assert found is not None, "no C compiler"
-    library = home / f"{name}.so"
+    home = tempfile.TemporaryDirectory(prefix="feedback-tests-")
+    atexit.register(home.cleanup)
+    library = Path(home.name, f"{name}.so")
     subprocess.run([found, "-shared", "-fPIC", "-O1", "-o", library, _SOURCES / f"{name}.c", "-ldl"], check=True)
     return library
 

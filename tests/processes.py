@@ -11,7 +11,7 @@ from pathlib import Path
 from app.processes import Child
 from app.system import child_environ
 from feedback.settings import Settings
-from tests.preforked import preforked
+from tests.preforked import Preforked, preforked
 
 _ROOT = Path(__file__).parents[1]
 
@@ -19,8 +19,11 @@ _ROOT = Path(__file__).parents[1]
 class ForkedChild(Child):
     """A child that was forked from a process which has loaded the program (`tests.preforked`)."""
 
-    def __init__(self, name: str, module: str, words: Sequence[str], *, log: Path, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, by: Preforked, name: str, module: str, words: Sequence[str], *, log: Path, environ: Mapping[str, str]
+    ) -> None:
         super().__init__(name, (), log=log)
+        self._by = by
         self._what = module, tuple(words), dict(environ)
         self._pid: int | None = None
         self._code: int | None = None
@@ -32,7 +35,7 @@ class ForkedChild(Child):
     def start(self) -> None:
         module, words, environ = self._what
         with self.log.open("ab") as log:
-            self._pid, self._code = preforked().spawn(module, words, environ, log), None
+            self._pid, self._code = self._by.spawn(module, words, environ, log), None
 
     def poll(self) -> int | None:
         if self._pid is None:
@@ -71,8 +74,8 @@ class ForkedChild(Child):
 
 def program(name: str, module: str, *words: str, log: Path, environ: Mapping[str, str]) -> Child:
     """`python -m module` with these words, to be started: forked where that comes to the same."""
-    if preforked().suits(environ):
-        return ForkedChild(name, module, words, log=log, environ=environ)
+    if (by := preforked(environ)) is not None:
+        return ForkedChild(by, name, module, words, log=log, environ=environ)
     environ = {"PYTHONPATH": str(_ROOT)} | dict(environ)
     return Child(name, (sys.executable, "-P", "-m", module, *words), log=log, environ=environ)
 

@@ -41,10 +41,9 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 def feedback(*words: str | bytes | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Answer:
     """Run one command to its end, as a process that is forked, and not loaded anew where that is the same."""
     variables = environment(env)
-    forking = preforked()
-    if forking.suits(variables):
+    if (forking := preforked(variables)) is not None:
         spelled = [os.fsdecode(word) for word in words]
-        code, out, err = forking.run(spelled, variables, cwd or Path.cwd(), _PATIENCE_S)
+        code, out, err = forking.run("app.cli", spelled, variables, cwd or Path.cwd(), _PATIENCE_S)
     else:
         command = [FEEDBACK, *words]
         done = subprocess.run(command, env=variables, cwd=cwd, capture_output=True, timeout=_PATIENCE_S, check=False)

@@ -61,7 +61,7 @@ class ChaosSystem:
         self._born: Counter[str] = Counter()
         self._doomed: set[str] = set()
         self._clocks: dict[str, SteppedClock] = {}
-        self._clock_library = build("stepped_clock", home) if compiler() else None
+        self._clock_library = build("stepped_clock") if compiler() else None
         self.disk = FaultyDisk(home) if compiler() else None
         self.server_clock = self._clock("server")
         self.server = ChaosServer(home / "valkey", self.server_clock.variables if self.server_clock else {})

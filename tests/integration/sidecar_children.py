@@ -1,16 +1,19 @@
 """Other processes that use a SQLite store, and the short way to write into one."""
 
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from persistence.sidecar import SqliteStore
 from persistence.sidecar.store import PutItem, StartSession
 from tests.conformance.sidecar_engines import FIRST_LIFE, commit, item
+from tests.preforked import preforked
 
 ROOT = Path(__file__).parents[2]
+_PATIENCE_S = 60.0
 
 
 def rate(store: SqliteStore, *messages: str, after: int = 0) -> None:
@@ -28,6 +31,15 @@ def child(script: str, *arguments: str | Path, under: tuple[str, ...] = ()) -> I
             yield process
         finally:
             process.kill()
+
+
+def run(script: str, *arguments: str | Path, variables: Mapping[str, str]) -> tuple[int, str]:
+    """Run the script in a process with these variables, to its end: exit code (negative: the signal) and stdout."""
+    environ = os.environ | dict(variables)
+    forking = preforked(environ)
+    assert forking is not None
+    code, out, _ = forking.run("tests.scripted", [script, *map(str, arguments)], environ, ROOT, _PATIENCE_S)
+    return code, out.decode()
 
 
 def line_of(process: "subprocess.Popen[str]") -> str:

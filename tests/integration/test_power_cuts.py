@@ -10,7 +10,7 @@ from persistence.session_log import SessionLogs
 from persistence.sidecar import SqliteStore
 from tests.conformance.sidecar_engines import P0, commit, message_ids, record
 from tests.faulty_disk import POWER_CUT, FaultyDisk, MortalDisk
-from tests.integration.sidecar_children import child, rate
+from tests.integration.sidecar_children import rate, run
 
 pytestmark = pytest.mark.process
 
@@ -68,12 +68,10 @@ def run_until_cut(script: str, disk: MortalDisk, path: Path, nth: int) -> list[s
     """Run the script on a disk that dies at the nth sync; what it printed. The disk is back afterwards."""
     faults = FaultyDisk(disk.path.parent)
     faults.fails("sync", POWER_CUT + nth, f"{disk.path}")
-    environ = [f"{name}={value}" for name, value in faults.variables.items()]
-    with child(script, path, under=("env", *environ)) as process:
-        said = process.communicate(timeout=60)[0].split()
+    _, said = run(script, path, variables=faults.variables)
     disk.unmount()
     assert disk.mount()
-    return said
+    return said.split()
 
 
 @pytest.mark.parametrize("nth", every(27))

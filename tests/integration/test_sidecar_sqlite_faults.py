@@ -1,6 +1,7 @@
 """The SQLite engine when disks fill up or fail and processes are killed."""
 
 import shutil
+import signal
 import subprocess
 from contextlib import closing
 from pathlib import Path
@@ -9,7 +10,8 @@ import pytest
 
 from persistence.sidecar import SqliteStore
 from tests.conformance.sidecar_engines import P0, message_ids
-from tests.integration.sidecar_children import child, line_of, rate
+from tests.faulty_disk import KILLED, ONCE, FaultyDisk
+from tests.integration.sidecar_children import child, line_of, rate, run
 
 
 @pytest.fixture
@@ -136,12 +138,6 @@ def strace() -> str:
     return strace
 
 
-def traced(fault: str, call: str, nth: int) -> tuple[str, ...]:
-    """Runs a command whose nth call of this name meets the fault."""
-    inject = f"inject={call}:{fault}:when={nth}"
-    return (strace(), "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", inject)
-
-
 @pytest.mark.process
 def test_opening_syncs_what_was_found_in_the_log_before_anything_is_answered(path: Path) -> None:
     """A process killed between a write and its sync leaves a commit that is visible, but not yet durable."""
@@ -192,10 +188,16 @@ store.close()
 print("closed", flush=True)
 """
 
+    def meet(self, path: Path, call: str, fault: int) -> tuple[int, str]:
+        """How the script ends when such calls meet the fault, and what it prints."""
+        disk = FaultyDisk(path.parent)
+        disk.fails(call, fault, f"{path.parent}")
+        return run(self.SCRIPT, path, variables=disk.variables)
+
     def test_that_fails_fails_at_most_its_own_operation(self, path: Path, call: str, nth: int) -> None:
-        with child(self.SCRIPT, path, under=traced("error=EIO", call, nth)) as process:
-            output, _ = process.communicate(timeout=60)
+        code, output = self.meet(path, call, ONCE + nth)
         lines = output.splitlines()
+        assert code == 0
         assert [line for line in lines if line.startswith("committed")] == [f"committed {n}" for n in range(1, 4)]
         assert sum(line.startswith("failed") for line in lines) <= 1
         assert lines[-1] == "closed"
@@ -206,8 +208,8 @@ print("closed", flush=True)
     def test_at_which_the_process_dies_loses_nothing_that_was_acknowledged(
         self, path: Path, call: str, nth: int
     ) -> None:
-        with child(self.SCRIPT, path, under=traced("signal=SIGKILL", call, nth)) as process:
-            output, _ = process.communicate(timeout=60)
+        code, output = self.meet(path, call, KILLED + nth)
+        assert code == -signal.SIGKILL
         acknowledged = output.count("committed")
         with closing(SqliteStore(path)) as opened:
             kept = message_ids(opened, "s")

@@ -119,7 +119,7 @@ def test_a_server_whose_clock_jumps(tmp_path: Path) -> None:
     would live for that long, and is taken over all the same, by its silence."""
     if compiler() is None:
         pytest.skip("no C compiler: the server's clock cannot be set")
-    clock = SteppedClock(build("stepped_clock", tmp_path), tmp_path, "server")
+    clock = SteppedClock(build("stepped_clock"), tmp_path, "server")
     server = ChaosServer(tmp_path / "valkey", clock.variables)
     server.begin()
     settings = new_settings(server.url, tmp_path)
