@@ -27,7 +27,11 @@ from projections.waiting import read_backlog
 from worker import topology as topologies
 
 _STOP_S = 20.0
-_LENGTHS = "local sum = 0 for _, list in ipairs(KEYS) do sum = sum + redis.call('LLEN', list) end return sum"
+_LENGTHS = """local sum = 0
+for i = 1, #KEYS, 3 do
+    sum = sum + redis.call('LLEN', KEYS[i]) + redis.call('LLEN', KEYS[i + 1]) + redis.call('ZCARD', KEYS[i + 2])
+end
+return sum"""
 
 
 class Deployment:
@@ -88,7 +92,8 @@ class Deployment:
     def backlog(self) -> int:
         """Commands that are not answered yet. Asked a hundred times a second: this must cost the server little."""
         partitions = self.topology.all_partitions()
-        names = [name for partition in partitions for name in (keys.queue(partition), keys.claimed(partition))]
+        lists = ((keys.queue(one), keys.claimed(one), keys.aside(one)) for one in partitions)
+        names = [name for of_one in lists for name in of_one]
         remaining: int = self.redis.execute_command("EVAL", _LENGTHS, len(names), *names)
         return remaining
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from feedback.partitions import PartitionId
 from persistence.sidecar.store import SidecarStore
 from worker import publishing
-from worker.claims import Claimed, Ending, Endings, StreamBehind, grouped
+from worker.claims import Claimed, Ending, Endings, Failed, StreamBehind, grouped
 from worker.core.batching import Answered
 from worker.publishing import publish_missing
 from worker.queue import ClaimQueue
@@ -21,7 +21,14 @@ def in_parts(endings: Sequence[tuple[Claimed, Ending]]) -> Iterator[Sequence[tup
 
 
 def at_once(part: Sequence[tuple[Claimed, Ending]]) -> Iterator[Endings]:
-    """One of these parts, by partition, as it is best acknowledged: some commands after the other, without a pause."""
+    """One of these parts, by partition, as it is best acknowledged: some commands after the other, without a pause.
+
+    Failures stay together with all before them: of two runs the server may refuse the first alone (for want of memory),
+    and those which are noted earlier are the first to be retried.
+    """
+    if any(isinstance(ending, Failed) for _, ending in part):
+        yield grouped(part)
+        return
     for begin in range(0, len(part), _AT_ONCE):
         yield grouped(part[begin : begin + _AT_ONCE])
 

@@ -1,7 +1,8 @@
 """The loop's exchange with the server: acknowledgements go out and claims come in while the next batch is worked on."""
 
 import contextlib
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -37,13 +38,6 @@ class _Acknowledgement(Struct, frozen=True):
     early: Sequence[Sequence[tuple[Claimed, Ending]]]
     runs: Sequence[Endings]
     requests: Sequence[Request]
-
-    def claims(self) -> list[Claimed]:
-        return [claim for claim, _ in self.endings]
-
-    def unconfirmed(self) -> list[tuple[Claimed, Ending]]:
-        """All but the parts before."""
-        return [ended for run in self.runs for ended in chain(*run.values())]
 
 
 class Exchange:
@@ -114,12 +108,11 @@ class Exchange:
         claims, self._claims = self._claims, False
         reply: Sequence[Any] | None = None
         rings: list[bytes] = []
-        done = [] if sent is None else sent.claims()
+        unconfirmed = deque(() if sent is None else sent.runs)
         try:
-            if sent is not None:
-                for run in sent.runs:
-                    check_finished(run, self._link.receive())
-                self._meter.acknowledged(done)  # now: the next answer may take its time
+            while unconfirmed:
+                check_finished(unconfirmed[0], self._link.receive())
+                self._told(chain(*unconfirmed.popleft().values()))  # now: the next answer may take its time
             if waits:
                 self._link.receive()
             if claims:
@@ -127,11 +120,10 @@ class Exchange:
         except (StreamBehind, NoScriptError):
             # Events to be mended first, or scripts to be taught anew: neither is done with more on its way.
             self._link.reset()
-            if sent is not None:
-                acknowledge(self._queue, self._store, sent.unconfirmed())
-                self._meter.acknowledged(done)
+            self._acknowledge([ended for run in unconfirmed for ended in chain(*run.values())])
             rings = [LOOK_AGAIN]
         self._send_ready()
+        done = [] if sent is None else [claim for claim, _ in sent.endings]
         return Received(done, Taken({}, rings) if reply is None else read_claims(self._generation, reply))
 
     def abandon(self) -> None:
@@ -151,7 +143,16 @@ class Exchange:
         if ready is None:
             return
         for part in ready.early:
-            acknowledge(self._queue, self._store, part)
+            self._acknowledge(part)
         reach(CrashPoint.BEFORE_ACKNOWLEDGEMENT)
         self._link.send(*ready.requests)
         self._sent = ready
+
+    def _acknowledge(self, endings: Sequence[tuple[Claimed, Ending]]) -> None:
+        """Acknowledge while nothing else is under way, mending what is in the way."""
+        if endings:
+            acknowledge(self._queue, self._store, endings)
+            self._told(endings)
+
+    def _told(self, endings: Iterable[tuple[Claimed, Ending]]) -> None:
+        self._meter.acknowledged([claim for claim, _ in endings])

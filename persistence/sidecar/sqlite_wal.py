@@ -12,7 +12,10 @@ _CHECKPOINT_PAGES = 7000
 _CHECKPOINT_BYTES = 2 * WAL_KEPT_BYTES
 # A changed row dirties its own page and up to four of indexes, which it may share with others of its batch.
 _LEAST_PAGES_A_CHANGE, _MOST_PAGES_A_CHANGE = 0.25, 5.0
-_LEAST_ROOM, _MOST_ROOM = 256 * 2**10, 4 * 2**20
+_LEAST_ROOM, _MOST_ROOM = 256 * 2**10, 2**20
+_SPARE = 16
+"""So many times what is taken must be free on the disk: what others on it need is not found out by taking it."""
+_PAGE = 4096
 
 
 class WriteAheadLog:
@@ -45,7 +48,7 @@ class WriteAheadLog:
         size = self._bytes()
         grew, self._length = size > self._length, size
         if grew and self._durable and size < WAL_KEPT_BYTES:
-            with contextlib.suppress(OSError):  # a full disk: the commits may still fit
+            with contextlib.suppress(OSError):  # the commits may still fit
                 self._length = _lengthened(self._connections.log_name, size)
 
     def committed(self, changes: int) -> None:
@@ -92,17 +95,21 @@ class WriteAheadLog:
 
 
 def _lengthened(name: str, size: int) -> int:
-    """The size of the file after it was made as long again, within bounds; the same if there is no room on the disk.
+    """The size of the file after it was made as long again, within bounds; the same if that is not called for.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: it cannot be read or written.
     """
     room = min(max(size, _LEAST_ROOM), _MOST_ROOM, WAL_KEPT_BYTES - size)
-    descriptor = os.open(name, os.O_WRONLY | os.O_CLOEXEC)
+    descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
     try:
+        disk = os.fstatvfs(descriptor)
+        if disk.f_bavail * disk.f_frsize < _SPARE * room:
+            return size
+        if os.pread(descriptor, _PAGE, size - _PAGE) == bytes(_PAGE):
+            return size  # room that another process made
         if _written(descriptor, bytes(room), size):
             return size + room
-        # What little is left is for commits.
         os.ftruncate(descriptor, size)
         return size
     finally:

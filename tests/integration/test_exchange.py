@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
+from redis.exceptions import OutOfMemoryError
 
 from feedback import FeedbackClient, Put, keys
 from feedback.partitions import PartitionId
@@ -166,6 +167,27 @@ def test_an_acknowledgement_of_which_some_was_done_is_done_to_its_end(owner: Own
     assert ids_of(missed) == submitted[5:7]
     assert answers(owner.redis, submitted) == [1] * 5 + [0] * 3
     assert owner.redis.xlen(keys.events(ONE)) == 5
+
+
+def test_failures_are_retried_in_order_also_when_the_server_had_no_memory_for_what_was_before_them(
+    owner: Owner, submitted: list[str]
+) -> None:
+    """It refuses a run that begins with an answer, and would take one of failures only, noting them as earlier ones."""
+    for command_id in submitted[1:]:
+        owner.redis.hset(keys.job(command_id), "data", b"garbage")
+    endings = owner.commit(owner.claim(100))
+    owner.redis.config_set("maxmemory", 1)
+    try:
+        owner.exchange.acknowledge(endings)
+        with pytest.raises(OutOfMemoryError):
+            owner.exchange.receive()
+        owner.exchange.abandon()
+    finally:
+        owner.redis.config_set("maxmemory", 0)
+    owner.queue.finish(endings)
+    noted = [owner.redis.execute_command("HGET", keys.job(one), "first_failed").split(b"-") for one in submitted[1:]]
+    assert noted == sorted(noted, key=lambda moment: (moment[0], int(moment[1])))
+    assert answers(owner.redis, submitted[:1]) == [1]
 
 
 def test_scripts_that_the_server_forgot_are_taught_again(owner: Owner, submitted: list[str]) -> None:

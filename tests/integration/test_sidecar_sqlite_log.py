@@ -106,6 +106,14 @@ def test_it_is_longer_than_what_it_holds(store: SqliteStore, path: Path) -> None
     assert len(message_ids(store, "s")) == revision
 
 
+def test_room_that_another_process_made_is_no_growth(store: SqliteStore, path: Path) -> None:
+    with closing(SqliteStore(path)) as other:
+        for revision in range(0, 40, 2):
+            rate(store, f"m{revision}", after=revision)
+            rate(other, f"m{revision + 1}", after=revision + 1)
+    assert log_of(path).stat().st_size < 2 * 2**20
+
+
 def test_it_grows_no_longer_than_what_is_kept_of_it(store: SqliteStore, path: Path) -> None:
     revision = 0
     for _ in range(40):
