@@ -170,24 +170,6 @@ def test_bad_arguments_exit_with_2(words: tuple[str, ...]) -> None:
     usage_error(feedback(*words, "--json"), "Usage")
 
 
-@pytest.mark.parametrize(
-    ("words", "command"),
-    [
-        (("put", "s", "a1", "positive", "--nonsense"), "put"),
-        (("list", "s", "--nonsense"), "list"),
-        (("dlq", "--nonsense", "list"), "dlq"),
-        (("dlq", "show", "the-id", "--nonsense"), "dlq show"),
-    ],
-)
-def test_an_option_that_a_command_does_not_know_is_said_with_that_commands_usage(
-    words: tuple[str, ...], command: str
-) -> None:
-    answer = feedback(*words)
-    assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith(f"usage: feedback {command} [-h]")
-    assert answer.err.endswith(f"\nfeedback {command}: error: unrecognized arguments: --nonsense\n")
-
-
 def test_without_a_running_system_it_says_how_to_start_one(tmp_path: Path) -> None:
     """No silent attempt at some default server."""
     for command in (("list", "s"), ("put", "s", "m", "positive"), ("status",), ("worker",), ("projector",)):

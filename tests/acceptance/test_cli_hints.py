@@ -40,6 +40,24 @@ def test_what_was_typed_wrong_is_said_by_its_name(words: tuple[str, ...], said: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("put", "s", "a1", "positive", "--nonsense"), "put"),
+        (("list", "s", "--nonsense"), "list"),
+        (("dlq", "--nonsense", "list"), "dlq"),
+        (("dlq", "show", "the-id", "--nonsense"), "dlq show"),
+    ],
+)
+def test_an_option_that_a_command_does_not_know_is_said_with_that_commands_usage(
+    words: tuple[str, ...], command: str
+) -> None:
+    answer = feedback(*words)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith(f"usage: feedback {command} [-h]")
+    assert answer.err.endswith(f"\nfeedback {command}: error: unrecognized arguments: --nonsense\n")
+
+
 def test_an_output_in_a_place_that_is_not_there_names_the_place(tmp_path: Path) -> None:
     """And no file that would have been beside it."""
     (tmp_path / "data/sessions").mkdir(parents=True)
