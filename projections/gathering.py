@@ -29,7 +29,8 @@ _EVENT_ROOM = 64 * 1024
 _OVERHEAD = 1024
 _MOST_AT_ONCE = 256
 _READ_ON_BYTES = 4 * 2**20
-"""Of streams that have more than what is taken of each, in one request: the server does nothing else meanwhile."""
+"""Of the streams that have more than what is taken of each at first, when they are few. Not more, since the server does
+nothing else meanwhile."""
 
 
 class Room(Struct, frozen=True):
@@ -44,6 +45,10 @@ class Room(Struct, frozen=True):
     def of_round(cls, partitions: int, max_note_bytes: int) -> "Room":
         """What a round may take."""
         return cls(partitions, max_note_bytes, ROUND_BYTES)
+
+    def shared_by(self, behind: int) -> "Room":
+        """What may be taken besides of so many of them: their own shares, or more where that is little."""
+        return Room(behind, self.max_note_bytes, max(_READ_ON_BYTES, self.partition_bytes * behind))
 
     @property
     def partition_bytes(self) -> int:
@@ -85,7 +90,7 @@ def _read_on(redis: Redis, rows: Rows, partitions: Sequence[PartitionId], room: 
     """More of these partitions' streams. XREAD counts entries, so it may only take as many as can be giants."""
     names = [keys.events(partition) for partition in partitions]
     after = [past(rows[partition][-1].sequence) for partition in partitions]
-    shared = Room(len(partitions), room.max_note_bytes, _READ_ON_BYTES)
+    shared = room.shared_by(len(partitions))
     more = _backlog(redis, names, (shared.whole, _OVERHEAD, shared.page, *after))
     for partition, entries in zip(partitions, more, strict=True):
         ids, events = entries[::2], entries[1::2]
