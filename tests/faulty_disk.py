@@ -14,7 +14,7 @@ from tests.preloaded import build, compiler
 HALF = -1
 """Instead of an error number: reads and writes do half of what is asked."""
 POWER_CUT, ONCE, KILLED = 1000, 2000, 3000
-"""With n added, instead of an error number: at the nth such call the power is cut, that call alone fails with EIO, or the
+"""With n added, instead of an error number: at the nth such call the power is cut, it alone fails with EIO, or the
 process is killed."""
 
 
@@ -29,8 +29,7 @@ class FaultyDisk:
         self.variables: Mapping[str, str] = {"LD_PRELOAD": str(build("faulty_disk")), "FAULTY_DISK": str(self._rules)}
 
     def fails(self, calls: str, error: int, *parts: str) -> None:
-        """From now on calls (words of `open`, `read`, `write`, `sync`, or their own names) fail on paths with one of these
-        parts."""
+        """From now on calls (`open`, `read`, `write`, `sync`, or a name) fail on paths with one of these parts."""
         text = "".join(f"{call} {error} {part}\n" for call in calls.split() for part in parts)
         fresh = self._rules.with_suffix(".new")
         fresh.write_text(text)

@@ -8,8 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from redis import Redis
+
 from app.processes import Child
 from app.system import child_environ
+from feedback import keys
 from feedback.settings import Settings
 from tests.preforked import Preforked, preforked
 
@@ -98,6 +101,12 @@ def is_stopped(process: Child) -> bool:
     """Whether a SIGSTOP holds it."""
     assert process.pid is not None
     return os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def let_leases_run_out(redis: Redis, process: Child) -> None:
+    """A worker that was killed, or stands still, loses its session, as it does when a lease's time has passed."""
+    for session in redis.scan_iter(f"{keys.SESSION_PREFIX}*-{process.pid}-*"):
+        redis.delete(session)
 
 
 @contextmanager

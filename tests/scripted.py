@@ -1,4 +1,4 @@
-"""`python -m tests.scripted SCRIPT WORD...`: as `python -W error -c`, for processes that are forked (`tests.preforked`)."""
+"""`python -m tests.scripted SCRIPT WORD...`: as `python -W error -c`, for processes that `tests.preforked` forks."""
 
 import sys
 import warnings

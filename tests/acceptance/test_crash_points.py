@@ -21,7 +21,7 @@ from tests.acceptance.command_line import feedback
 from tests.acceptance.disturbed import Disturbed, Told, disturbed
 from tests.harness import serving, wait_until
 from tests.outcomes import stored_events
-from tests.processes import is_stopped, kill
+from tests.processes import is_stopped, kill, let_leases_run_out
 from tests.proxy import Proxy, runs
 from worker.queue import FINISH
 
@@ -134,6 +134,7 @@ def disturb(system: Disturbed, cell: Cell, processes: ExitStack) -> Child:
         wait_until(lambda: worker.poll() == -signal.SIGKILL, f"the worker is killed {cell.place}")
     else:
         wait_until(lambda: is_stopped(worker), f"the worker is frozen {cell.place}")
+    let_leases_run_out(system.redis, worker)
     return worker
 
 

@@ -17,7 +17,7 @@ from tests.integration.rating import items_of
 from tests.integration.rq_jobs import events_of, partition_of, set_up
 from tests.outcomes import is_idle, stored_events
 from tests.poisoned import DEFECTS, POISON
-from tests.processes import program
+from tests.processes import let_leases_run_out, program
 from worker.claims import MOST_DEATHS
 
 pytestmark = [pytest.mark.server, pytest.mark.process]
@@ -63,6 +63,7 @@ def run_until_idle(redis: Redis, settings: Settings, defect: str, logs: Path) ->
             wait_until(lambda w=worker: w.poll() is not None or is_idle(redis, settings), "it ends, or all is done")  # type: ignore[misc]  # mypy cannot infer a lambda with a default
             if worker.poll() is None:
                 return ends
+            let_leases_run_out(redis, worker)
         finally:
             worker.stop(settings.shutdown_grace)
         ends += 1

@@ -18,7 +18,7 @@ from feedback import FeedbackClient, Put, Ticket, keys
 from feedback.settings import Settings
 from tests.harness import settings_for, wait_until, write_session
 from tests.outcomes import assert_sound, is_idle, workers_of_epochs
-from tests.processes import child, children, kill
+from tests.processes import child, children, kill, let_leases_run_out
 
 pytestmark = [pytest.mark.server, pytest.mark.process]
 
@@ -85,6 +85,7 @@ def test_a_worker_killed_at_any_moment_leaves_every_command_done_once(
         for _ in range(3):
             wait_for_work(tickets, redis_client, 300)
             kill(running[0])
+            let_leases_run_out(redis_client, running[0])
             running[0].stop(0)
             running[0] = child("worker", settings, tmp_path)
         wait_for_work(tickets, redis_client, 300)
@@ -146,6 +147,7 @@ def test_a_frozen_worker_that_wakes_up_commits_nothing(redis_client: Redis, sett
             wait_for_work(tickets, redis_client, 100)
             frozen: Child = running[-1]
             freeze_outside_commit(frozen, settings)
+            let_leases_run_out(redis_client, frozen)
             before = owners(redis_client)
             running.append(child("worker", settings, tmp_path))
             wait_until(functools.partial(taken_over, redis_client, before), "another takes all over")
