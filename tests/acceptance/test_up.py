@@ -17,6 +17,8 @@ from tests.harness import wait_until
 pytestmark = pytest.mark.process
 
 SESSION, ANSWER = "demo-flaky-test", "answer-1"
+SHORT = {"FEEDBACK_LEASE_TTL": "1"}
+"""Whoever takes over from a worker that was killed waits for that long."""
 
 
 def test_a_rating_survives_a_restart_on_the_same_port(tmp_path: Path) -> None:
@@ -95,13 +97,13 @@ def test_ctrl_c_stops_everything(tmp_path: Path) -> None:
 
 def test_sigkill_of_up_takes_its_children_along_and_the_next_start_finds_everything(tmp_path: Path) -> None:
     """No orphan holds files or ports, and what was acknowledged is there."""
-    with Up(tmp_path / "data") as up:
+    with Up(tmp_path / "data", env=SHORT) as up:
         stored = up.feedback("put", SESSION, ANSWER, "positive", "--json")
         assert stored.code == 0, stored.err
         up.signal(signal.SIGKILL)
         up.wait()
         wait_for_end(up.pids.values())
-    with Up(tmp_path / "data") as again:
+    with Up(tmp_path / "data", env=SHORT) as again:
         assert again.feedback("list", SESSION, "--json").document["value"]["items"] == [stored.document["value"]]
 
 
@@ -118,7 +120,7 @@ def test_a_second_up_on_the_same_data_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("victim", ["worker", "projector", "server"])
 def test_a_child_that_dies_is_started_again(tmp_path: Path, victim: str) -> None:
     """Nothing acknowledged is lost, the next command is served, and the log says what happened."""
-    with Up(tmp_path / "data") as up:
+    with Up(tmp_path / "data", env=SHORT) as up:
         first = up.feedback("put", SESSION, ANSWER, "positive", "--json").document
         os.kill(up.pids[victim], signal.SIGKILL)
         second = up.feedback("put", SESSION, "answer-2", "negative", "--json")
